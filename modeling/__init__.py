@@ -1,0 +1,54 @@
+"""Model families as transformers classes; importing this registers them with the Auto classes."""
+
+from importlib import import_module
+
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    AutoModelForSequenceClassification,
+)
+
+from .configuration_common import HEADS, LongSequenceConfig, unknown_fields
+from .configuration_transformer import TransformerConfig
+from .modeling_common import LongSequencePreTrainedModel, parameter_groups
+
+FAMILIES: dict[str, type[LongSequenceConfig]] = {"transformer": TransformerConfig}
+
+AUTO_CLASSES = {
+    auto.__name__: auto
+    for auto in (
+        AutoModel,
+        AutoModelForMaskedLM,
+        AutoModelForCausalLM,
+        AutoModelForPreTraining,
+        AutoModelForSequenceClassification,
+    )
+}
+
+
+def register(config_class: type[LongSequenceConfig]) -> None:
+    """Register a family with the Auto classes; doing it twice is harmless."""
+    AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
+    for auto, reference in config_class.remote_code_map().items():
+        if auto in AUTO_CLASSES:
+            module, _, name = reference.rpartition(".")
+            model_class = getattr(import_module(f".{module}", __name__), name)
+            AUTO_CLASSES[auto].register(config_class, model_class, exist_ok=True)
+
+
+for family_config in FAMILIES.values():
+    register(family_config)
+
+__all__ = [
+    "FAMILIES",
+    "HEADS",
+    "LongSequenceConfig",
+    "LongSequencePreTrainedModel",
+    "TransformerConfig",
+    "parameter_groups",
+    "register",
+    "unknown_fields",
+]

@@ -1,0 +1,125 @@
+"""Configuration shared by every family: input, container, heads, and the map from Auto classes to remote code."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any, Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+# Auto class -> suffix of the class a family offers for it.
+HEADS = {
+    "AutoModel": "Model",
+    "AutoModelForMaskedLM": "ForMaskedLM",
+    "AutoModelForCausalLM": "ForCausalLM",
+    "AutoModelForPreTraining": "ForReconstruction",
+    "AutoModelForSequenceClassification": "ForSequenceClassification",
+}
+
+
+@strict
+class LongSequenceConfig(PreTrainedConfig):
+    r"""
+    Fields common to all families. A family subclasses this, sets `model_type` and adds its own fields.
+
+    Args:
+        vocab_size (`int`, *optional*): Number of symbols of a token model. Exactly one of this and `num_channels` is set.
+        num_channels (`int`, *optional*): Channels per step of a model of real values.
+        hidden_size (`int`, defaults to 128): Width of the residual stream.
+        num_hidden_layers (`int`, defaults to 4): Number of residual blocks.
+        bidirectional (`bool`, defaults to True): Whether a position sees what comes after it.
+        norm_type (`str`, defaults to `"layer"`): `"layer"`, `"rms"`, or `"batch"` (statistics exclude padding).
+        pre_norm (`bool`, defaults to True): Normalise before the mixer, with a final norm, or after the residual sum.
+        layer_norm_eps (`float`, defaults to 1e-5): Added to the variance in every norm.
+        hidden_dropout_prob (`float`, defaults to 0.0): Dropout on what a block adds to the residual stream.
+        tie_dropout (`bool`, defaults to False): Drop a channel at all positions of a sequence or at none.
+        initializer_range (`float`, defaults to 0.02): Standard deviation of new weights.
+        pooling (`str`, defaults to `"mean"`): `"mean"`, `"max"`, `"last"`, `"first"` or `"attention"`, over kept positions.
+        reconstruction_loss (`str`, defaults to `"l1"`): `"l1"`, `"mse"`, or `"cross_entropy"` over `num_levels`.
+        num_levels (`int`, *optional*): Grey levels predicted under `reconstruction_loss="cross_entropy"`.
+        is_pair (`bool`, defaults to False): Whether one example of the classifier is two sequences, (batch, 2, length).
+        pad_token_id, mask_token_id, unk_token_id (`int`): Ids 0, 1 and 2 of the vocabulary.
+        tie_word_embeddings (`bool`, defaults to False): Whether the token heads reuse the embedding matrix.
+    """
+
+    vocab_size: int | None = None
+    num_channels: int | None = None
+    hidden_size: int = 128
+    num_hidden_layers: int = 4
+    bidirectional: bool = True
+    norm_type: Literal["layer", "rms", "batch"] = "layer"
+    pre_norm: bool = True
+    layer_norm_eps: float = 1e-5
+    hidden_dropout_prob: float | int = 0.0
+    tie_dropout: bool = False
+    initializer_range: float = 0.02
+    pooling: Literal["mean", "max", "last", "first", "attention"] = "mean"
+    reconstruction_loss: Literal["l1", "mse", "cross_entropy"] = "l1"
+    num_levels: int | None = None
+    is_pair: bool = False
+    pad_token_id: int = 0
+    mask_token_id: int = 1
+    unk_token_id: int = 2
+    tie_word_embeddings: bool = False
+
+    def validate_architecture(self) -> None:
+        """Check the fields against one another; runs at construction and when saving."""
+        name = type(self).__name__
+        if (self.vocab_size is None) == (self.num_channels is None):
+            raise ValueError(
+                f"{name} has vocab_size={self.vocab_size} and num_channels={self.num_channels}; "
+                "set exactly one: vocab_size for tokens, num_channels for real values."
+            )
+        for field in ("vocab_size", "num_channels", "hidden_size", "num_hidden_layers", "num_levels"):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} has {field}={value}, which must be at least 1.")
+        if not 0 <= self.hidden_dropout_prob < 1:
+            raise ValueError(f"{name} has hidden_dropout_prob={self.hidden_dropout_prob}, which must be in [0, 1).")
+        if self.reconstruction_loss == "cross_entropy":
+            if self.num_levels is None:
+                raise ValueError(
+                    f'{name} has reconstruction_loss="cross_entropy" but no num_levels; '
+                    "set num_levels to the number of grey levels, such as 256."
+                )
+            if self.num_channels is not None and self.num_channels != 1:
+                raise ValueError(
+                    f'{name} has reconstruction_loss="cross_entropy" with num_channels={self.num_channels}; '
+                    'levels are predicted for one channel: set num_channels=1, or use "l1" or "mse".'
+                )
+
+    @classmethod
+    def remote_code_map(cls) -> dict[str, str]:
+        """Auto class -> "module.Class" for the config and every head of this family."""
+        module = cls.__module__.rpartition(".")[2]
+        modeling = module.replace("configuration_", "modeling_")
+        family = cls.__name__.removesuffix("Config")
+        heads = {auto: f"{modeling}.{family}{suffix}" for auto, suffix in HEADS.items()}
+        return {"AutoConfig": f"{module}.{cls.__name__}", **heads}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Add the map of all heads, so that any checkpoint opens as any head with `trust_remote_code=True`."""
+        output = super().to_dict()
+        if self.model_type:
+            output["auto_map"] = self.remote_code_map()
+            if self.num_channels is not None:
+                output["auto_map"]["AutoFeatureExtractor"] = "feature_extraction_sequence.SequenceFeatureExtractor"
+        return output
+
+
+def unknown_fields(config_class: type[PreTrainedConfig], keys: Iterable[str]) -> dict[str, str | None]:
+    """Find the names that `config_class` would swallow without using them.
+
+    Args:
+        config_class: The class about to be built.
+        keys: Names of the arguments.
+
+    Returns:
+        Each unknown name with the nearest known one, or None where nothing is near; empty if all are known.
+    """
+    known = sorted({field.name for field in fields(config_class)} | {"num_labels", "attn_implementation"})
+    nearest = {key: difflib.get_close_matches(key, known, n=1) for key in keys if key not in known}
+    return {key: match[0] if match else None for key, match in nearest.items()}

@@ -1,0 +1,583 @@
+"""The model and every head, written once for all families: a fair comparison needs the same container, head and loss.
+
+A family subclasses `LongSequencePreTrainedModel` to name its config and its mixer (`mixer_class`), then each class below
+together with it, and points `model_class` of the former at its model:
+
+    class ToyPreTrainedModel(LongSequencePreTrainedModel):
+        config: ToyConfig
+        mixer_class = ToyMixer
+
+    class ToyModel(ToyPreTrainedModel, LongSequenceModel):
+        pass
+
+    ToyPreTrainedModel.model_class = ToyModel
+
+    class ToyForMaskedLM(ToyPreTrainedModel, LongSequenceForMaskedLM):
+        pass
+
+The annotation of `config` is read at run time, so a modeling file does not postpone the evaluation of annotations.
+
+Legend: B batch, L length, H hidden, C channels.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    CausalLMOutput,
+    MaskedLMOutput,
+    ModelOutput,
+    SequenceClassifierOutput,
+)
+from transformers.utils import can_return_tuple
+from transformers.utils.output_capturing import capture_outputs
+
+from .blocks import Norm, ResidualBlock, SequenceEmbeddings
+from .configuration_common import LongSequenceConfig
+
+
+@dataclass
+class ReconstructionOutput(ModelOutput):
+    """Output of `LongSequenceForReconstruction`.
+
+    Args:
+        loss: Scalar, if `labels` were given.
+        logits: Reconstructed values (B, L, C), or scores of the levels (B, L, levels).
+        hidden_states: Tuple of (B, L, H), if asked for.
+        attentions: Tuple of (B, heads, L, L), if asked for.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+def clean_mask(attention_mask: Tensor | None) -> Tensor | None:
+    """Turn a mask (B, L), 1 = keep, into bool, or into None where it keeps everything.
+
+    While a graph is being captured the values cannot be looked at: nothing is checked then and the mask is kept.
+
+    Raises:
+        ValueError: If the kept positions of a row are not one run.
+    """
+    if attention_mask is None:
+        return None
+    mask = attention_mask.bool()
+    if torch.compiler.is_compiling():
+        return mask
+    if bool(mask.all()):
+        return None
+    runs = mask[:, 0].long() + (mask[:, 1:] & ~mask[:, :-1]).sum(1)
+    if bool((runs != 1).any()):
+        row = int((runs != 1).nonzero()[0, 0])
+        raise ValueError(
+            f"Row {row} of attention_mask has {int(runs[row])} runs of ones, but must have exactly one: "
+            "pad on one side only and drop empty sequences."
+        )
+    return mask
+
+
+def right_padded_order(mask: Tensor | None) -> Tensor | None:
+    """Order of positions that brings each row's kept run to the front, (B, L), or None if it is there already."""
+    if mask is None or (not torch.compiler.is_compiling() and bool(mask[:, 0].all())):
+        return None
+    length = mask.shape[1]
+    start = mask.long().argmax(1, keepdim=True)  # (B, 1)
+    return (torch.arange(length, device=mask.device) + start) % length
+
+
+def reorder(x: Tensor, order: Tensor, dim: int = 1) -> Tensor:
+    """Take the positions of `x`, which lie along `dim`, in `order`, (B, L)."""
+    shape = [order.shape[0]] + [1] * (x.dim() - 1)
+    shape[dim] = order.shape[1]
+    return x.gather(dim, order.view(shape).expand(x.shape))
+
+
+def scale_loss(total: Tensor, count: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
+    """Divide a sum by the items of the whole optimiser step if the Trainer gave them, else by those of this batch."""
+    if num_items_in_batch is None:
+        return total / count.clamp(min=1)
+    if isinstance(num_items_in_batch, Tensor):
+        num_items_in_batch = num_items_in_batch.to(total.device)
+    return total / num_items_in_batch
+
+
+def token_loss(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
+    """Cross-entropy in float32 over the labels that are not -100."""
+    labels = labels.to(logits.device)
+    total = F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), ignore_index=-100, reduction="sum")
+    return scale_loss(total, (labels != -100).sum(), num_items_in_batch)
+
+
+def classification_loss(logits: Tensor, labels: Tensor, problem_type: str | None) -> Tensor:
+    """Mean loss of the batch in float32; without `problem_type` it follows from the number and type of the labels."""
+    logits, labels = logits.float(), labels.to(logits.device)
+    if problem_type is None:
+        if logits.shape[-1] == 1:
+            problem_type = "regression"
+        else:
+            problem_type = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+    if problem_type == "single_label_classification":
+        return F.cross_entropy(logits, labels.flatten())
+    if labels.numel() != logits.numel():
+        raise ValueError(
+            f"{problem_type} takes labels of shape {tuple(logits.shape)}, one per output, but got {tuple(labels.shape)}."
+        )
+    labels = labels.reshape(logits.shape).float()
+    if problem_type == "regression":
+        return F.mse_loss(logits, labels)
+    return F.binary_cross_entropy_with_logits(logits, labels)
+
+
+class LongSequencePreTrainedModel(PreTrainedModel):
+    """What all models of all families share; a family's subclass sets `config`, `mixer_class` and `model_class`."""
+
+    config: LongSequenceConfig
+    mixer_class: ClassVar[type[nn.Module]]
+    model_class: ClassVar[type[PreTrainedModel]]
+
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    _no_split_modules: ClassVar[list[str]] = ["ResidualBlock"]
+    _can_record_outputs: ClassVar[dict[str, Any]] = {"hidden_states": ResidualBlock}
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if hasattr(module, "init_weights") and not isinstance(module, PreTrainedModel):
+            module.init_weights()
+
+    def ssm_parameter_names(self) -> list[str]:
+        """Names of the parameters that want their own learning rate and no weight decay, as the mixers declare them."""
+        declared = {
+            f"{prefix}.{leaf}" if prefix else leaf
+            for prefix, module in self.named_modules()
+            for leaf in getattr(module, "ssm_parameters", ())
+        }
+        return [name for name, _ in self.named_parameters() if name in declared]
+
+    def require_input(self, field: str, instead: str) -> None:
+        """Raise if the config lacks `field`, the kind of input that this head needs."""
+        if getattr(self.config, field) is None:
+            raise ValueError(f"{type(self).__name__} needs a config with {field}, which is None; use {instead} instead.")
+
+
+def parameter_groups(model: LongSequencePreTrainedModel) -> dict[str, list[str]]:
+    """Split the parameters by how an optimiser should treat them.
+
+    Returns:
+        Names under "decay" (matrices), "no_decay" (biases, norms and other vectors) and "ssm" (own learning rate, no
+        decay); each trainable parameter is in exactly one list.
+    """
+    ssm = set(model.ssm_parameter_names())
+    groups: dict[str, list[str]] = {"decay": [], "no_decay": [], "ssm": []}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups["ssm" if name in ssm else "decay" if parameter.dim() > 1 else "no_decay"].append(name)
+    return groups
+
+
+class LongSequenceModel(LongSequencePreTrainedModel):
+    """Embedding, residual blocks, and a final norm if `pre_norm`: (B, L) or (B, L, C) to hidden states (B, L, H)."""
+
+    def __init__(self, config: LongSequenceConfig) -> None:
+        super().__init__(config)
+        self.embeddings = SequenceEmbeddings(config)
+        self.positions = self.build_positions(config)
+        self.layers = nn.ModuleList(
+            ResidualBlock(config, layer_idx, self.mixer_class) for layer_idx in range(config.num_hidden_layers)
+        )
+        self.final_norm = Norm(config) if config.pre_norm else None
+        self.gradient_checkpointing = False
+        # State matrices and step sizes lose their meaning in half precision.
+        self._keep_in_fp32_modules_strict = {
+            leaf for module in self.layers.modules() for leaf in getattr(module, "ssm_parameters", ())
+        }
+        self.post_init()
+
+    def build_positions(self, config: LongSequenceConfig) -> nn.Module | None:
+        """A module `(hidden_states, attention_mask) -> hidden_states` that adds positions, or None."""
+        return None
+
+    def mixer_inputs(self, hidden_states: Tensor, attention_mask: Tensor | None, **kwargs: Any) -> dict[str, Any]:
+        """Keyword arguments made once for the mixers of all layers, such as a kernel's form of the mask."""
+        return {}
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embeddings.input
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.embeddings.input = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        input_values: Tensor | None = None,
+        bool_masked_pos: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """Encode a batch.
+
+        Args:
+            input_ids: (B, L) long, of a model with `vocab_size`.
+            attention_mask: (B, L), 1 = keep, one run of ones in each row; None keeps everything.
+            input_values: (B, L, C) float, of a model with `num_channels`.
+            bool_masked_pos: (B, L), True where a value is hidden from the model; only with `input_values`.
+            inputs_embeds: (B, L, H), in place of the embedded input.
+        """
+        if kwargs.get("use_cache"):
+            raise ValueError(
+                f"{type(self).__name__} has no step-by-step inference, so use_cache=True is not possible; "
+                "use use_cache=False, which reads the whole sequence again for each new token."
+            )
+        mask = clean_mask(attention_mask)
+        hidden_states = self.embed(input_ids, input_values, inputs_embeds, bool_masked_pos, mask)
+        if mask is not None and mask.shape != hidden_states.shape[:2]:
+            raise ValueError(
+                f"attention_mask has shape {tuple(mask.shape)}, but the input has {tuple(hidden_states.shape[:2])}."
+            )
+        order = right_padded_order(mask)
+        if order is None:
+            return self.encode(hidden_states, mask, **kwargs)
+
+        # Pads go right for the blocks, so that absolute positions and block borders do not move, and back after.
+        outputs = self.encode(reorder(hidden_states, order), reorder(mask, order), **kwargs)
+        back = order.argsort(1)
+        outputs.last_hidden_state = reorder(outputs.last_hidden_state, back)
+        if outputs.hidden_states:
+            outputs.hidden_states = tuple(h if h is None else reorder(h, back) for h in outputs.hidden_states)
+        if outputs.attentions:
+            outputs.attentions = tuple(reorder(reorder(a, back, dim=2), back, dim=3) for a in outputs.attentions)
+        return outputs
+
+    def embed(
+        self,
+        input_ids: Tensor | None,
+        input_values: Tensor | None,
+        inputs_embeds: Tensor | None,
+        bool_masked_pos: Tensor | None,
+        mask: Tensor | None,
+    ) -> Tensor:
+        """Embed whichever input was given; padded and masked values are not read."""
+        if sum(x is not None for x in (input_ids, input_values, inputs_embeds)) != 1:
+            raise ValueError("Give exactly one of input_ids, input_values and inputs_embeds.")
+        if input_values is None and bool_masked_pos is not None:
+            raise ValueError(
+                "bool_masked_pos hides real values and goes with input_values only; "
+                f"hide a token by putting mask_token_id={self.config.mask_token_id} into input_ids."
+            )
+        if inputs_embeds is not None:
+            return inputs_embeds
+        given, needed = ("input_ids", "vocab_size") if input_values is None else ("input_values", "num_channels")
+        if getattr(self.config, needed) is None:
+            raise ValueError(f"{type(self).__name__} got {given}, but its config has no {needed}.")
+        if input_values is None:
+            return self.embeddings.embed_tokens(input_ids)
+        if input_values.dim() != 3 or input_values.shape[-1] != self.config.num_channels:
+            raise ValueError(
+                f"input_values has shape {tuple(input_values.shape)}, but must be (batch, length, "
+                f"{self.config.num_channels}), as num_channels={self.config.num_channels}."
+            )
+        masked = None if bool_masked_pos is None else bool_masked_pos.bool()
+        hidden = masked if mask is None else ~mask if masked is None else masked | ~mask
+        return self.embeddings.embed_values(input_values, hidden, masked)
+
+    @capture_outputs
+    def encode(self, hidden_states: Tensor, attention_mask: Tensor | None, **kwargs: Any) -> BaseModelOutput:
+        """Run the blocks on embedded input whose pads, if any, are on the right."""
+        if self.positions is not None:
+            hidden_states = self.positions(hidden_states, attention_mask)
+        mixer_inputs = self.mixer_inputs(hidden_states, attention_mask, **kwargs)
+        norms_updated: set[int] | None = set() if self.config.norm_type == "batch" and self.training else None
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, attention_mask, norms_updated, **mixer_inputs)
+        if self.final_norm is not None:
+            hidden_states = self.final_norm(hidden_states, attention_mask, norms_updated)
+        return BaseModelOutput(last_hidden_state=hidden_states)
+
+
+class LongSequenceForMaskedLM(LongSequencePreTrainedModel):
+    """Predicts the tokens hidden behind `mask_token_id`."""
+
+    _tied_weights_keys: ClassVar[dict[str, str]] = {"lm_head.weight": "model.embeddings.input.weight"}
+
+    def __init__(self, config: LongSequenceConfig) -> None:
+        super().__init__(config)
+        self.require_input("vocab_size", "ForReconstruction")
+        self.model = self.model_class(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        self.lm_head = new_embeddings
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> MaskedLMOutput:
+        """Score the vocabulary at each position.
+
+        Args:
+            labels: (B, L) long; -100, and anything in a padded position, is not counted.
+            num_items_in_batch: Labels counted in the whole optimiser step; None counts those of this batch.
+        """
+        outputs = self.model(input_ids, attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs)
+        logits = self.lm_head(outputs.last_hidden_state)
+        loss = None
+        if labels is not None:
+            if attention_mask is not None:
+                labels = labels.masked_fill(attention_mask == 0, -100)
+            loss = token_loss(logits, labels, num_items_in_batch)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class LongSequenceForCausalLM(LongSequencePreTrainedModel, GenerationMixin):
+    """Predicts the next token; the labels are shifted here."""
+
+    _tied_weights_keys: ClassVar[dict[str, str]] = {"lm_head.weight": "model.embeddings.input.weight"}
+
+    def __init__(self, config: LongSequenceConfig) -> None:
+        super().__init__(config)
+        self.require_input("vocab_size", "ForReconstruction")
+        if config.bidirectional:
+            raise ValueError(
+                f"{type(self).__name__} needs bidirectional=False: a bidirectional model sees the token to predict."
+            )
+        self.model = self.model_class(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
+        # `generate` asks for a cache unless told otherwise.
+        self.generation_config.use_cache = False
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        self.lm_head = new_embeddings
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        logits_to_keep: int = 0,
+        **kwargs: Any,
+    ) -> CausalLMOutput:
+        """Score the vocabulary for the position after each one.
+
+        Args:
+            labels: (B, L) long, the input itself; -100, and anything in a padded position, is not counted.
+            num_items_in_batch: Labels counted in the whole optimiser step; None counts those of this batch.
+            logits_to_keep: Score only so many positions, from the end; 0 scores all.
+        """
+        outputs = self.model(input_ids, attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs)
+        logits = self.lm_head(outputs.last_hidden_state[:, -logits_to_keep:])
+        loss = None
+        if labels is not None:
+            labels = labels[:, 1:]
+            if attention_mask is not None:
+                kept = attention_mask != 0
+                # The position before the first token is a pad, which has no past to predict from.
+                labels = labels.masked_fill(~(kept[:, 1:] & kept[:, :-1]), -100)
+            loss = token_loss(logits[:, :-1], labels, num_items_in_batch)
+        return CausalLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class LongSequenceForReconstruction(LongSequencePreTrainedModel):
+    """Predicts hidden values, or without `bool_masked_pos` the next value: any real number is a legal value."""
+
+    main_input_name = "input_values"
+
+    def __init__(self, config: LongSequenceConfig) -> None:
+        super().__init__(config)
+        self.require_input("num_channels", "ForMaskedLM or ForCausalLM")
+        self.model = self.model_class(config)
+        is_levels = config.reconstruction_loss == "cross_entropy"
+        self.decoder = nn.Linear(config.hidden_size, config.num_levels if is_levels else config.num_channels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_values: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        bool_masked_pos: Tensor | None = None,
+        labels: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> ReconstructionOutput:
+        """Reconstruct each position.
+
+        Args:
+            input_values: (B, L, C) float; the values at masked positions are not read.
+            bool_masked_pos: (B, L), True where the value is hidden and the loss is taken. None predicts the next value
+                instead, which needs `bidirectional=False`.
+            labels: Clean values (B, L, C), or levels (B, L) long under `reconstruction_loss="cross_entropy"`.
+            num_items_in_batch: Positions counted in the whole optimiser step; None counts those of this batch.
+        """
+        outputs = self.model(
+            None, attention_mask, input_values, bool_masked_pos, inputs_embeds, return_dict=True, **kwargs
+        )
+        logits = self.decoder(outputs.last_hidden_state)
+        loss = None
+        if labels is not None:
+            loss = self.reconstruction_loss(logits, labels, attention_mask, bool_masked_pos, num_items_in_batch)
+        return ReconstructionOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+    def reconstruction_loss(
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        attention_mask: Tensor | None,
+        bool_masked_pos: Tensor | None,
+        num_items_in_batch: Tensor | int | None,
+    ) -> Tensor:
+        """Sum over the counted positions of the loss, averaged over channels, divided by their number."""
+        kept = None if attention_mask is None else attention_mask != 0
+        if bool_masked_pos is not None:
+            counted = bool_masked_pos.bool() if kept is None else bool_masked_pos.bool() & kept
+        elif self.config.bidirectional:
+            raise ValueError(
+                f"{type(self).__name__} is bidirectional and would see the values to predict: "
+                "give bool_masked_pos, or build the model with bidirectional=False to predict the next value."
+            )
+        else:
+            logits, labels = logits[:, :-1], labels[:, 1:]
+            counted = labels.new_ones(labels.shape[:2], dtype=torch.bool)
+            counted = counted if kept is None else kept[:, 1:] & kept[:, :-1]
+        logits, labels = logits.float(), labels.to(logits.device)
+        if self.config.reconstruction_loss == "cross_entropy":
+            labels = labels.masked_fill(~counted, -100)
+            total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
+        else:
+            # A NaN in a padded position has to vanish before the difference is taken.
+            labels = labels.float().masked_fill(~counted[..., None], 0.0)
+            difference = F.l1_loss if self.config.reconstruction_loss == "l1" else F.mse_loss
+            total = (difference(logits, labels, reduction="none").mean(-1) * counted).sum()
+        return scale_loss(total, counted.sum(), num_items_in_batch)
+
+
+class SequencePooling(nn.Module):
+    """One vector (B, H) from the kept positions of (B, L, H)."""
+
+    def __init__(self, config: LongSequenceConfig) -> None:
+        super().__init__()
+        self.kind = config.pooling
+        if self.kind == "attention":
+            self.score = nn.Linear(config.hidden_size, 1, bias=False)
+
+    def forward(self, hidden_states: Tensor, mask: Tensor | None) -> Tensor:
+        if self.kind == "mean":
+            if mask is None:
+                return hidden_states.mean(1)
+            total = (hidden_states * mask[..., None]).sum(1)
+            return total / mask.sum(1, keepdim=True).to(total.dtype)
+        if self.kind == "max":
+            if mask is not None:
+                hidden_states = hidden_states.masked_fill(~mask[..., None], torch.finfo(hidden_states.dtype).min)
+            return hidden_states.amax(1)
+        if self.kind == "attention":
+            scores = self.score(hidden_states).float()  # (B, L, 1)
+            if mask is not None:
+                scores = scores.masked_fill(~mask[..., None], torch.finfo(torch.float32).min)
+            return (scores.softmax(1).to(hidden_states.dtype) * hidden_states).sum(1)
+        if mask is None:
+            return hidden_states[:, 0 if self.kind == "first" else -1]
+        index = mask.long().argmax(1)
+        if self.kind == "last":
+            index = index + mask.sum(1) - 1
+        return hidden_states[torch.arange(len(index), device=index.device), index]
+
+
+class LongSequenceForSequenceClassification(LongSequencePreTrainedModel):
+    """Classifies a sequence, or a pair of sequences (B, 2, L), or predicts numbers about it."""
+
+    # The loss is a mean over the batch, so the Trainer itself has to divide by the accumulation steps.
+    accepts_loss_kwargs = False
+
+    def __init__(self, config: LongSequenceConfig) -> None:
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.model = self.model_class(config)
+        self.pooling = SequencePooling(config)
+        size = config.hidden_size
+        if config.is_pair:
+            self.classifier: nn.Module = nn.Sequential(
+                nn.Linear(4 * size, size), nn.GELU(), nn.Linear(size, config.num_labels)
+            )
+        else:
+            self.classifier = nn.Linear(size, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        input_values: Tensor | None = None,
+        labels: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> SequenceClassifierOutput:
+        """Score the labels.
+
+        Args:
+            input_ids, attention_mask, input_values, inputs_embeds: As for the model; (B, 2, L, ...) if `is_pair`.
+            labels: (B,) long for one label per example, (B, num_labels) for several, float for regression.
+        """
+        if self.config.is_pair:
+            inputs = (input_ids, attention_mask, input_values, inputs_embeds)
+            input_ids, attention_mask, input_values, inputs_embeds = (self.fold_pairs(x) for x in inputs)
+        mask = clean_mask(attention_mask)
+        outputs = self.model(
+            input_ids, mask, input_values, inputs_embeds=inputs_embeds, return_dict=True, **kwargs
+        )
+        pooled = self.pooling(outputs.last_hidden_state, mask)
+        if self.config.is_pair:
+            first, second = pooled[0::2], pooled[1::2]
+            pooled = torch.cat([first, second, first * second, first - second], dim=-1)
+        logits = self.classifier(pooled)
+        loss = None
+        if labels is not None:
+            loss = classification_loss(logits, labels, self.config.problem_type)
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+    @staticmethod
+    def fold_pairs(x: Tensor | None) -> Tensor | None:
+        """(B, 2, ...) to (2B, ...)."""
+        if x is None:
+            return None
+        if x.dim() < 3 or x.shape[1] != 2:
+            raise ValueError(f"is_pair=True takes inputs of shape (batch, 2, length, ...), but got {tuple(x.shape)}.")
+        return x.flatten(0, 1)
