@@ -1,0 +1,108 @@
+"""Tasks: raw examples in fixed splits, and what is needed to judge a model on them.
+
+    from neverscratch.tasks import load_task
+    task = load_task("digits", train_size=300)
+    task.spec.labels, task.splits["train"][0]["image"]
+
+Importing this package is cheap; data and the libraries that read them are loaded by `load_task`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+from .base import METRICS, Task, TaskSpec, check_seed, check_train_size, nearest, training_subset
+
+# Name -> (module, the loader's own options). A loader is `load(name, data_dir, **options) -> Task`.
+_LOADERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "digits": ("digits", ()),
+    "gunpoint": ("ucr", ()),
+    "ucr:<Name>": ("ucr", ()),
+}
+_ALIASES = {"gunpoint": "ucr:GunPoint"}
+# Tasks whose examples come with the package or one of its dependencies.
+_SHIPPED = ("digits", "ucr:GunPoint")
+_COMMON_OPTIONS = ("train_size", "split_seed")
+_UCR_NAME = re.compile(r"ucr:[A-Za-z0-9_-]+")
+
+
+def list_tasks() -> list[str]:
+    """Return the names `load_task` takes; `ucr:<Name>` stands for every set of the UCR archive."""
+    return list(_LOADERS)
+
+
+def resolve_task_name(name: str) -> str:
+    """Return the task's full name (`gunpoint` is `ucr:GunPoint`), or refuse an unknown one. Loads nothing.
+
+    Raises:
+        ValueError: With the known names and the nearest one.
+    """
+    if isinstance(name, str):
+        full_name = _ALIASES.get(name, name)
+        if full_name in _LOADERS and "<" not in full_name:
+            return full_name
+        if _UCR_NAME.fullmatch(full_name):
+            return full_name
+    hint = nearest(str(name), [*_LOADERS, *_ALIASES.values()])
+    raise ValueError(f"There is no task {name!r}.{hint} Known tasks: {', '.join(_LOADERS)}.")
+
+
+def load_task(name: str, data_dir: str | Path | None = None, **options: Any) -> Task:
+    """Load a task's description and raw splits. Nothing is downloaded.
+
+    Args:
+        name: One of `list_tasks()`, for example "digits" or "ucr:ECG200".
+        data_dir: Folder with the published files, for tasks that are not shipped.
+        **options: For every task `train_size` (number or share of the training examples, None = all) and `split_seed`
+            (which subset, 0 by default); see `training_subset`.
+
+    Returns:
+        The task, with the splits `train`, `validation` and `test`.
+
+    Raises:
+        ValueError: For an unknown name or option, an option out of range, or data that cannot be used.
+        FileNotFoundError: With the names of the missing files.
+    """
+    full_name = resolve_task_name(name)
+    module_name, own_options = _LOADERS["ucr:<Name>" if full_name.startswith("ucr:") else full_name]
+    known = (*own_options, *_COMMON_OPTIONS)
+    for option in options:
+        if option not in known:
+            raise ValueError(
+                f"Task {name!r} has no option {option!r}.{nearest(option, known)} Its options: {', '.join(known)}."
+            )
+    train_size = options.pop("train_size", None)
+    split_seed = check_seed("split_seed", options.pop("split_seed", 0))
+    if train_size is not None:
+        check_train_size(train_size)
+    if data_dir is None and full_name not in _SHIPPED:
+        hint = nearest(full_name, _SHIPPED) if full_name.lower() in map(str.lower, _SHIPPED) else ""
+        raise ValueError(
+            f"Task {name!r} is not shipped with this package.{hint} Give data_dir, the folder that holds its files."
+        )
+    loader = importlib.import_module(f".{module_name}", __name__)
+    task = loader.load(full_name, None if data_dir is None else Path(data_dir), **options)
+    return training_subset(task, train_size, split_seed)
+
+
+def __getattr__(name: str) -> Any:
+    # `metrics` needs `evaluate` and scikit-learn, so it is imported on first use.
+    if name in ("load_metric", "score_logits"):
+        return getattr(importlib.import_module(".metrics", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = [
+    "METRICS",
+    "Task",
+    "TaskSpec",
+    "list_tasks",
+    "load_metric",
+    "load_task",
+    "resolve_task_name",
+    "score_logits",
+    "training_subset",
+]
