@@ -19,6 +19,10 @@ LOCK=.venv-lock
 NEEDED_MB=2300  # the finished environment takes 1.9 GB on Linux with CPU-only torch
 CPU_TORCH="PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu"
 
+# What pip's log holds when a connection failed, and when pip gave up for want of a file.
+NETWORK_SIGNS='connection broken by|NewConnectionError|ConnectTimeout|ReadTimeout|ProxyError|SSLError|NameResolutionError|name resolution|Name or service not known|nodename nor servname|Network is unreachable|Connection refused|Connection reset|No route to host|RemoteDisconnected|IncompleteRead|incomplete-download'
+FETCH_FAILED='No matching distribution|ResolutionImpossible|due to an OSError|Max retries exceeded|Read timed out|incomplete-download|^(requests|urllib3|pip\._vendor)[a-z0-9_.]*\.exceptions\.'
+
 installer=
 have_lock=
 
@@ -168,13 +172,15 @@ logged() {
     [ "$rc" -eq 0 ] || explain
 }
 
+packages_seen() { grep -c -E '^(Collecting|Processing) ' "$LOG" || :; }
+
 progress() {
     if tail -n 1 "$LOG" | grep -q '^Installing collected'; then
-        echo "unpacking $(grep -c '^Collecting' "$LOG" || :) packages"
+        echo "unpacking $(packages_seen) packages"
     elif tail -n 2 "$LOG" | grep -q 'Retrying (Retry'; then
         echo "the package index does not answer, trying again"
     else
-        echo "$(grep -c '^Collecting' "$LOG" || :) packages found and fetched"
+        echo "$(packages_seen) packages found so far"
     fi
 }
 
@@ -183,9 +189,8 @@ explain() {
         tmp=${TMPDIR:-/tmp}
         fail "The disk is full ($(free_mb .) MB left here, $(free_mb "$tmp") MB in $tmp): free some, or set TMPDIR; on Linux CPU-only torch is much smaller: $CPU_TORCH. Details: $LOG"
     fi
-    # A healed retry leaves warnings too, so the network is to blame only when nothing was found in the end.
-    if grep -q -E 'No matching distribution|Could not install packages due to an OSError|Max retries exceeded|ReadTimeout|IncompleteRead|ReadTimeoutError|ProtocolError|incomplete-download|ConnectionError' "$LOG" &&
-        grep -q -i -E 'connection broken by|NewConnectionError|Failed to establish a new connection|ConnectTimeout|ReadTimeout|ProxyError|SSLError|NameResolutionError|Temporary failure in name resolution|Name or service not known|nodename nor servname|Network is unreachable|Connection refused|Connection reset|No route to host|RemoteDisconnected|IncompleteRead|incomplete-download' "$LOG"; then
+    # Retries that healed leave the same warnings, so pip must also have ended on something it could not find or fetch.
+    if grep -q -E "$NETWORK_SIGNS" "$LOG" && grep -q -E "$FETCH_FAILED" "$LOG"; then
         fail "The package index cannot be reached: check the network, or name a mirror in PIP_INDEX_URL, then call make again. Details: $LOG"
     fi
     missing=$(sed -n 's/^ERROR: No matching distribution found for //p' "$LOG" | tail -n 1)
