@@ -1,0 +1,252 @@
+"""The command line. Names are checked before any data is loaded; errors are one sentence and a non-zero exit."""
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .config import ARMS, Recipe, available_recipes, load_recipe
+from .errors import unknown_name
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Long-sequence models, compared fairly: from scratch and after self-pretraining on the task's own inputs.",
+)
+
+TaskName = Annotated[
+    str, typer.Argument(help="Task or recipe name (see `neverscratch list tasks`), or a recipe's YAML file.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change one recipe value, such as finetune.learning_rate=1.0e-3. May be repeated."),
+]
+TrainSize = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Training examples, a stratified subset drawn with the seed. Default: as the recipe says."
+    ),
+]
+Seed = Annotated[
+    int, typer.Option(min=0, help="Seed that initial weights, data order, masks and subset are derived from.")
+]
+
+
+def _settings(settings: list[str] | None, train_size: int | None) -> list[str]:
+    return [*(settings or []), *([f"train_size={train_size}"] if train_size is not None else [])]
+
+
+def _chosen(kind: str, given: str | None, known: list[str]) -> list[str]:
+    """A comma-separated choice, in the order given, refused when a name is unknown."""
+    if given is None:
+        return known
+    names = list(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
+    if not names:
+        raise ValueError(f"--{kind}s is empty; name some of {', '.join(known)}.")
+    for name in names:
+        if name not in known:
+            raise ValueError(unknown_name(kind, name, known))
+    return names
+
+
+@app.command()
+def compare(
+    task: TaskName = "digits",
+    models: Annotated[str | None, typer.Option(help="Comma-separated models of the recipe. Default: all.")] = None,
+    arms: Annotated[
+        str | None, typer.Option(help=f"Comma-separated arms out of {', '.join(ARMS)}. Default: all.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds: 3 means seeds 0, 1 and 2.")] = 3,
+    train_size: TrainSize = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the results. Default: runs/TASK.")] = None,
+    set_: Settings = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Worker processes, one thread each. The digits do not depend on it.")
+    ] = 2,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the runs and their steps, and train nothing.")
+    ] = False,
+) -> None:
+    """Train every model in every arm with every seed, and write one honest page about it.
+
+    Finished work is kept: after Ctrl-C or a crash the same command goes on where it stopped.
+    """
+    recipe = load_recipe(task, _settings(set_, train_size))
+    chosen_models = _chosen("model", models, list(recipe.models))
+    chosen_arms = _chosen("arm", arms, list(ARMS))
+    name = recipe.task.replace(":", "-")
+    folder = out or Path("runs") / name
+    if dry_run:
+        _print_plan(recipe, chosen_models, chosen_arms, seeds)
+        return
+    typer.echo(f"Comparing {', '.join(chosen_models)} on {recipe.task}; loading ...")
+    from .study import run_study
+
+    command = shlex.join(["neverscratch", *sys.argv[1:]])
+    run_study(recipe, chosen_models, chosen_arms, list(range(seeds)), folder, name=name, jobs=jobs, command=command)
+    report(folder)
+
+
+def _print_plan(recipe: Recipe, models: list[str], arms: list[str], seeds: int) -> None:
+    for model in models:
+        pretrain, finetune = recipe.stage("pretrain", model).max_steps, recipe.stage("finetune", model).max_steps
+        steps = {
+            "scratch": f"{finetune}",
+            "spt": f"{pretrain} + {finetune}",
+            "scratch-matched": f"{pretrain + finetune}",
+        }
+        for arm in arms:
+            typer.echo(f"{model:<14} {arm:<16} seeds 0-{seeds - 1}   {steps[arm]} steps")
+
+
+@app.command()
+def pretrain(
+    task: TaskName,
+    model: Annotated[str, typer.Option(help="A model of the recipe.")],
+    out: Annotated[Path, typer.Option(help="Folder of the checkpoint; it must not exist.")],
+    seed: Seed = 0,
+    train_size: TrainSize = None,
+    set_: Settings = None,
+) -> None:
+    """Self-pretrain one model on the task's own training inputs; no label and no test input is used."""
+    recipe = load_recipe(task, _settings(set_, train_size))
+    _chosen("model", model, list(recipe.models))
+    _single_stage(recipe, model, "pretrain", seed, None, out)
+
+
+@app.command()
+def finetune(
+    task: TaskName,
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from", help="Folder or Hub id of a self-pretrained checkpoint, or `scratch` for random weights."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the checkpoint; it must not exist.")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="A model of the recipe; needed with `--from scratch`, else the checkpoint decides."),
+    ] = None,
+    seed: Seed = 0,
+    train_size: TrainSize = None,
+    set_: Settings = None,
+) -> None:
+    """Train one classifier, from a self-pretrained checkpoint or from scratch, and measure it on the test split.
+
+    From a checkpoint, its architecture and its processor are used as they are; only the head is new.
+    """
+    recipe = load_recipe(task, _settings(set_, train_size))
+    if model is not None:
+        _chosen("model", model, list(recipe.models))
+    if source == "scratch":
+        if model is None:
+            raise ValueError(f"--from scratch needs --model, one of {', '.join(recipe.models)}.")
+        _single_stage(recipe, model, "finetune", seed, None, out)
+    else:
+        _single_stage(recipe, _model_of(source, recipe, model), "finetune", seed, source, out)
+
+
+def _model_of(source: str, recipe: Recipe, model: str | None) -> str:
+    """The recipe's name for the architecture of a checkpoint."""
+    if Path(source).is_dir():
+        if not (Path(source) / "config.json").is_file():
+            raise ValueError(f"--from {source} holds no config.json; give the folder of a checkpoint.")
+    elif source.count("/") != 1 or source.startswith((".", "/")):
+        raise ValueError(
+            f"--from {source!r} is no folder and no Hub id such as user/name; give a checkpoint or `scratch`."
+        )
+    from transformers import AutoConfig
+
+    import neverscratch.modeling  # noqa: F401  (registers the families)
+
+    family = AutoConfig.from_pretrained(source).model_type.removeprefix("neverscratch_")
+    names = [name for name, entry in recipe.models.items() if entry.family == family]
+    if not names or (model is not None and model not in names):
+        raise ValueError(f"{source} holds a {family}, but the model asked for is {model or ', '.join(recipe.models)}.")
+    return model or names[0]
+
+
+def _single_stage(recipe: Recipe, model: str, stage: str, seed: int, source: str | None, out: Path) -> None:
+    if out.exists():
+        raise ValueError(f"{out} exists already; choose another --out, or remove it first.")
+    typer.echo(f"{stage} {model} on {recipe.task}, seed {seed}; loading ...")
+    from .study import run_single
+
+    scores = run_single(recipe, model, stage, seed, source, out)
+    if os.environ.get("RANK", "0") == "0":
+        from neverscratch.hub_cards.card import write_card
+
+        write_card(out)
+        typer.echo(f"{out}: {json.dumps(scores)}")
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder of a study, such as runs/digits.")],
+) -> None:
+    """Write the page, the tables and the figures of the finished runs of a study."""
+    from neverscratch.hub_cards.report import write_report
+
+    paths = write_report(folder)
+    typer.echo(f"\nOpen {paths.html}; the same as text: {paths.markdown}; every run: {paths.csv}")
+
+
+@app.command(name="list")
+def list_(
+    what: Annotated[str, typer.Argument(help="models, tasks or recipes.")],
+) -> None:
+    """List what exists: models, tasks or recipes."""
+    kinds = ("models", "recipes", "tasks")
+    if what not in kinds:
+        raise ValueError(unknown_name("list", what, kinds))
+    if what == "recipes":
+        for name in available_recipes():
+            recipe = load_recipe(name)
+            typer.echo(f"{name:<14} task {recipe.task}, {recipe.objective}, models {', '.join(recipe.models)}")
+    elif what == "models":
+        from neverscratch.modeling import FAMILIES
+
+        for name, config in FAMILIES.items():
+            typer.echo(f"{name:<14} {config.__name__}: {_first_sentence(config.__doc__)}")
+    else:
+        from neverscratch.tasks import list_tasks, load_task
+
+        for name in list_tasks():
+            if "<" in name:
+                typer.echo(f"{name:<14} any set of the UCR archive, from a folder that you have")
+                continue
+            spec = load_task(name).spec
+            labels = "regression" if spec.labels is None else f"{len(spec.labels)} classes"
+            typer.echo(
+                f"{spec.name:<14} {spec.modality}, length {spec.length}, {labels}, {spec.metric} "
+                f"(chance {spec.chance:.3f}), {spec.license}; {spec.source}"
+            )
+
+
+def _first_sentence(text: str | None) -> str:
+    return " ".join((text or "").strip().split("\n\n")[0].split())
+
+
+def main() -> None:
+    """Entry point of the `neverscratch` command."""
+    try:
+        app()
+    except SystemExit as stop:
+        if stop.code == 130:
+            typer.echo("\nStopped. Finished stages are kept; the same command goes on from there.", err=True)
+        raise
+    except (ValueError, KeyError, OSError, RuntimeError) as error:
+        message = error.args[0] if isinstance(error, KeyError) and error.args else error
+        typer.echo(f"error: {message}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""Recipes: one strict YAML per task, read into pydantic models and refused with one sentence when something is off.
+
+A recipe names the task, the self-pretraining objective, the two stages (`pretrain` and `finetune`, both in the words of
+`transformers.TrainingArguments`) and the models that are compared under that one budget.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import typing
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
+
+from .errors import unknown_name
+
+OBJECTIVES = ("masked_tokens", "next_token", "masked_values", "next_value")
+ARMS = {
+    "scratch": "F steps of supervised training from random weights",
+    "spt": "P steps of self-pretraining on the training inputs, then F supervised steps",
+    "scratch-matched": "P + F supervised steps from random weights, so that extra training is not sold as a gain",
+}
+# What the study decides itself: a recipe that set one of these would break resuming, seeds or the shared budget.
+RESERVED_ARGUMENTS = {
+    "output_dir", "seed", "data_seed", "remove_unused_columns", "report_to", "push_to_hub", "do_train", "do_eval",
+    "do_predict", "num_train_epochs", "load_best_model_at_end", "metric_for_best_model", "greater_is_better",
+    "label_names", "disable_tqdm", "use_cpu", "logging_nan_inf_filter", "dataloader_persistent_workers",
+}  # fmt: skip
+SEED_PURPOSES = ("init", "order", "mask", "split")
+
+
+def derive_seed(seed: int, purpose: str) -> int:
+    """An independent 31-bit seed for each purpose, so that a change of one (say the masks) moves no other."""
+    if purpose not in SEED_PURPOSES:
+        raise ValueError(unknown_name("seed purpose", purpose, SEED_PURPOSES))
+    return int.from_bytes(hashlib.sha256(f"{seed}/{purpose}".encode()).digest()[:4], "big") & 0x7FFFFFFF
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@functools.cache
+def _argument_types() -> dict[str, TypeAdapter]:
+    from transformers import TrainingArguments
+
+    hints = typing.get_type_hints(TrainingArguments)
+    names = {f.name for f in dataclasses.fields(TrainingArguments) if f.init} - RESERVED_ARGUMENTS
+    return {name: TypeAdapter(hints[name]) for name in names}
+
+
+class Stage(_Strict):
+    """One stage: any `TrainingArguments` field, plus the learning rate of the state-space parameters."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    max_steps: int = Field(gt=0, description="optimiser steps")
+    learning_rate: float = Field(gt=0)
+    # State-space parameters: at most this rate, and no weight decay (arXiv 2111.00396). None: the global rate.
+    ssm_learning_rate: float | None = Field(default=None, gt=0)
+    per_device_train_batch_size: int = Field(default=32, gt=0, description="examples")
+
+    @model_validator(mode="after")
+    def _known_arguments(self) -> "Stage":
+        types = _argument_types()
+        for name, value in (self.model_extra or {}).items():
+            if name not in types:
+                own = set(type(self).model_fields)
+                if name in RESERVED_ARGUMENTS:
+                    raise ValueError(f"{name!r} is decided by the study and cannot be set in a stage; remove it.")
+                raise ValueError(unknown_name("training argument", name, own | set(types)))
+            try:
+                checked = types[name].validate_python(value)
+            except ValidationError as error:
+                raise ValueError(f"{name}={value!r} is not allowed: {error.errors()[0]['msg']}.") from None
+            assert self.model_extra is not None
+            self.model_extra[name] = checked
+        return self
+
+    def arguments(self) -> dict[str, Any]:
+        """The fields as keyword arguments of `TrainingArguments` (without `ssm_learning_rate`)."""
+        return {k: v for k, v in self.model_dump().items() if k != "ssm_learning_rate"}
+
+
+class ModelEntry(_Strict):
+    """One model of a recipe; `overrides` is what it does differently from the shared stages, and `source` says why."""
+
+    family: str
+    config: dict[str, Any]
+    overrides: dict[Literal["pretrain", "finetune"], dict[str, Any]] = {}
+    source: str
+
+
+class Recipe(_Strict):
+    """A task, its objective, the two stages and the models. See `recipes/conf/*.yaml`."""
+
+    task: str
+    task_options: dict[str, Any] = {}
+    train_size: int | None = Field(default=None, gt=0, description="training examples; None = all")
+    objective: Literal["masked_tokens", "next_token", "masked_values", "next_value"]
+    mask_ratio: float | None = Field(default=None, gt=0, lt=1)
+    select: Literal["last", "best"] = "last"
+    num_threads: int = Field(default=1, gt=0)
+    source: str
+    pretrain: Stage
+    finetune: Stage
+    models: dict[str, ModelEntry]
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _family_defaults_to_the_name(cls, models: Any) -> Any:
+        if not isinstance(models, dict) or not models:
+            raise ValueError("models must name at least one model, such as {s4d: {config: {...}, source: ...}}.")
+        return {name: {"family": name, **entry} if isinstance(entry, dict) else entry for name, entry in models.items()}
+
+    @model_validator(mode="after")
+    def _objective_fits(self) -> "Recipe":
+        masked = self.objective.startswith("masked")
+        if masked and self.mask_ratio is None:
+            raise ValueError(f"objective {self.objective} needs mask_ratio, a number between 0 and 1, such as 0.5.")
+        if not masked and self.mask_ratio is not None:
+            raise ValueError(f"objective {self.objective} predicts the next step and takes no mask_ratio; remove it.")
+        for name, entry in self.models.items():
+            check_model_config(entry, f"models.{name}")
+            bidirectional = entry.config.get("bidirectional", True)
+            if not masked and bidirectional:
+                raise ValueError(
+                    f"objective {self.objective} would let the bidirectional model {name!r} see its target; "
+                    f"set models.{name}.config.bidirectional=false or choose a masked objective."
+                )
+            for stage in entry.overrides:
+                self.stage(stage, name)
+        return self
+
+    def stage(self, stage: Literal["pretrain", "finetune"], model: str) -> Stage:
+        """The stage as this model runs it: the shared one with the model's own overrides."""
+        shared = getattr(self, stage).model_dump()
+        return Stage(**{**shared, **self.models[model].overrides.get(stage, {})})
+
+
+def check_model_config(entry: ModelEntry, where: str) -> None:
+    """Refuse an unknown family or config field, which transformers itself would accept silently."""
+    from neverscratch.modeling import FAMILIES
+    from neverscratch.modeling.configuration_common import unknown_fields
+
+    if entry.family not in FAMILIES:
+        raise ValueError(unknown_name("model family", entry.family, FAMILIES))
+    config_class = FAMILIES[entry.family]
+    for name in unknown_fields(config_class, entry.config):
+        raise ValueError(f"{where}.config: {unknown_name('field', name, _own_fields(config_class))}")
+
+
+def _own_fields(config_class: type) -> list[str]:
+    """What a family's configuration adds to transformers' base class: the names worth listing."""
+    from transformers import PreTrainedConfig
+
+    inherited = {field.name for field in dataclasses.fields(PreTrainedConfig)}  # type: ignore[arg-type]
+    return [field.name for field in dataclasses.fields(config_class) if field.name not in inherited]
+
+
+def available_recipes() -> dict[str, Path]:
+    """Names of the packaged recipes and where they lie."""
+    folder = Path(str(resources.files("neverscratch.recipes"))) / "conf"
+    return {path.stem: path for path in sorted(folder.rglob("*.yaml"))}
+
+
+def load_recipe(name: str, settings: typing.Sequence[str] = ()) -> Recipe:
+    """Read a recipe by task name or by the path of a YAML file, with `a.b=value` settings on top.
+
+    Raises:
+        ValueError: unknown name or key, or a value of a wrong type; the message names the nearest right key.
+    """
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            known = ", ".join(available_recipes())
+            raise ValueError(f"There is no recipe file {name}; give a path that exists or one of {known}.")
+    else:
+        recipes = available_recipes()
+        key = name.replace(":", "-")
+        if key not in recipes:
+            raise ValueError(unknown_name("task or recipe", name, recipes))
+        path = recipes[key]
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}.") from None
+    if not isinstance(raw, dict):
+        raise ValueError(f"{path.name} must hold a mapping with task, objective, pretrain, finetune and models.")
+    for setting in settings:
+        apply_setting(raw, setting)
+    return parse_recipe(raw, path.name)
+
+
+def parse_recipe(raw: dict[str, Any], where: str) -> Recipe:
+    try:
+        return Recipe(**raw)
+    except ValidationError as error:
+        raise ValueError(f"{where}: {_first_problem(error)}") from None
+
+
+def apply_setting(raw: dict[str, Any], setting: str) -> None:
+    """Put one `a.b=value` into a raw recipe. The value is read as YAML; `1e-3` is a number here."""
+    dotted, equals, text = setting.partition("=")
+    keys = dotted.strip().split(".")
+    if not equals or not all(keys):
+        example = "finetune.learning_rate=1.0e-3"
+        raise ValueError(f"--set {setting!r} is not of the form key.subkey=value, such as {example}.")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ValueError(f"--set {setting!r}: {text!r} is not valid YAML.") from None
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            pass
+    node: Any = raw
+    for depth, key in enumerate(keys[:-1]):
+        fields = {0: Recipe.model_fields, 2: ModelEntry.model_fields}.get(depth, {})
+        known = set(node) | set(fields)
+        if key not in known or (depth == 1 and keys[0] == "models" and key not in node):
+            raise ValueError(f"--set {setting}: {unknown_name('key', key, known)}")
+        node = node.setdefault(key, {})
+        if not isinstance(node, dict):
+            raise ValueError(f"--set {setting}: {'.'.join(keys[: depth + 1])} is a single value and has no parts.")
+    if len(keys) == 1 and keys[0] not in Recipe.model_fields:
+        raise ValueError(f"--set {setting}: {unknown_name('key', keys[0], Recipe.model_fields)}")
+    node[keys[-1]] = value
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    where = ".".join(str(part) for part in problem["loc"])
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        owner = ModelEntry if problem["loc"][0] == "models" else Recipe
+        parent = where[: where.rfind(".") + 1]
+        return unknown_name("key", where, [parent + field for field in owner.model_fields])
+    if problem["type"] == "missing":
+        return f"{where} is missing; add it."
+    if not where:
+        return message
+    given = problem["input"]
+    shown = f" (given: {given!r})" if isinstance(given, str | int | float | bool | type(None)) else ""
+    return f"{where}: {message}{'' if message.endswith('.') else '.'}{shown}"

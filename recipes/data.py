@@ -1,0 +1,79 @@
+"""From raw splits to encoded ones: the processor is fitted on training data alone and travels with the checkpoint."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import datasets
+import numpy as np
+
+from neverscratch.tasks import Task, TaskSpec, load_task, training_subset
+
+EncodedSplits = dict[str, datasets.Dataset]
+
+
+@dataclass(frozen=True)
+class StageData:
+    """A task as a stage sees it: its description, the fitted processor and the encoded splits."""
+
+    spec: TaskSpec
+    processor: Any
+    splits: EncodedSplits
+    image_shape: tuple[int, ...] | None = None
+    """(height, width[, channels]) of the raw images; None when the task holds no images."""
+
+
+def load_subset(name: str, options: dict[str, Any], train_size: int | None, split_seed: int) -> Task:
+    """The task with the training subset of one seed. Validation and test never depend on the seed."""
+    task = load_task(name, **options)
+    return task if train_size is None else training_subset(task, train_size, split_seed)
+
+
+def raw_examples(split: datasets.Dataset, spec: TaskSpec) -> list[np.ndarray]:
+    """The inputs of a raw split as arrays: images (H, W[, C]) or values (L, C)."""
+    if spec.modality not in ("image", "values"):
+        raise ValueError(f"Task {spec.name} holds {spec.modality}, which no recipe encodes yet; image and values are.")
+    return list(split.with_format("numpy")[spec.modality][:])
+
+
+def fit_processor(spec: TaskSpec, train: datasets.Dataset) -> Any:
+    """A feature extractor with statistics from the training split only."""
+    from neverscratch.modeling.feature_extraction_sequence import LongSequenceFeatureExtractor
+
+    return LongSequenceFeatureExtractor.fit(
+        raw_examples(train, spec),
+        modality=spec.modality,
+        num_levels=spec.num_levels,
+        num_channels=spec.num_channels,
+        max_length=spec.length,
+    )
+
+
+def encode(split: datasets.Dataset, spec: TaskSpec, processor: Any) -> datasets.Dataset:
+    """Model inputs with `labels` and `example_id`, in the order of the split.
+
+    Columns: `input_ids` (L,) int64 or `input_values` (L, C) float32, `labels`, `example_id`. The collator pads.
+    """
+    encoded = processor(raw_examples(split, spec), padding=False, return_tensors=None)
+    if "input_ids" in encoded:
+        column, feature = "input_ids", datasets.List(datasets.Value("int64"))
+        values: list[Any] = [np.asarray(ids, dtype=np.int64) for ids in encoded["input_ids"]]
+    else:
+        column = "input_values"
+        values = [np.asarray(series, dtype=np.float32) for series in encoded["input_values"]]
+        feature = datasets.Array2D((None, values[0].shape[1]), "float32")
+    label = datasets.Value("float32" if spec.labels is None else "int64")
+    features = datasets.Features({column: feature, "labels": label, "example_id": datasets.Value("int64")})
+    columns = {column: values, "labels": list(split["label"]), "example_id": list(split["example_id"])}
+    return datasets.Dataset.from_dict(columns, features=features).with_format("numpy")
+
+
+def prepare(
+    name: str, options: dict[str, Any], train_size: int | None, split_seed: int, processor: Any | None = None
+) -> StageData:
+    """Load, take the subset, fit the processor on train (unless a checkpoint brings its own) and encode every split."""
+    task = load_subset(name, options, train_size, split_seed)
+    if processor is None:
+        processor = fit_processor(task.spec, task.splits["train"])
+    shape = raw_examples(task.splits["validation"].select([0]), task.spec)[0].shape
+    splits = {part: encode(split, task.spec, processor) for part, split in task.splits.items()}
+    return StageData(task.spec, processor, splits, shape if task.spec.modality == "image" else None)

@@ -1,0 +1,181 @@
+"""The Trainer of both stages: parameter groups, item counts, flat evaluation memory, a stop at non-finite numbers."""
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import PrinterCallback, Trainer, TrainerCallback
+
+from .objectives import Objective
+
+
+class NonFiniteError(ValueError):
+    """Training met a loss or a gradient that is NaN or infinite."""
+
+
+def _fft_flops(input_shape, dims, *args, out_shape=None, **kwargs) -> int:
+    # A real transform of length n takes about 2.5 n log2(n) operations (half of the 5 n log2(n) of a complex one).
+    points = max(math.prod(input_shape), math.prod(out_shape or input_shape))
+    length = max(input_shape[dims[0]], (out_shape or input_shape)[dims[0]])
+    return int(2.5 * points * math.log2(max(length, 2)))
+
+
+def count_flops(model: nn.Module, batch: dict[str, Tensor]) -> int:
+    """Floating-point operations of one forward and backward pass on this batch: matrix products, attention and FFTs.
+
+    Element-wise operations are not counted. The model, its gradients and the random state are left as they were.
+    """
+    aten = torch.ops.aten
+    mapping = {aten._fft_r2c: _fft_flops, aten._fft_c2r: _fft_flops}
+    with torch.random.fork_rng(), FlopCounterMode(display=False, custom_mapping=mapping) as counter:
+        copy.deepcopy(model)(**batch).loss.backward()
+    return counter.get_total_flops()
+
+
+def parameter_groups(
+    model: nn.Module, learning_rate: float, weight_decay: float, ssm_learning_rate: float | None, decay_names: set[str]
+) -> list[dict[str, Any]]:
+    """Optimiser groups chosen by parameter name, each trained parameter in exactly one.
+
+    State-space parameters get min(learning_rate, ssm_learning_rate) and no decay (Gu et al. 2022, arXiv 2111.00396);
+    biases and norms get no decay; the rest decays. `names` lists the parameters of each group.
+    """
+    ssm_names = set(model.ssm_parameter_names())  # type: ignore[operator]
+    ssm_rate = learning_rate if ssm_learning_rate is None else min(learning_rate, ssm_learning_rate)
+    groups = {
+        "decay": {"lr": learning_rate, "weight_decay": weight_decay},
+        "no_decay": {"lr": learning_rate, "weight_decay": 0.0},
+        "ssm": {"lr": ssm_rate, "weight_decay": 0.0},
+    }
+    members: dict[str, list[tuple[str, nn.Parameter]]] = {group: [] for group in groups}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            group = "ssm" if name in ssm_names else "decay" if name in decay_names else "no_decay"
+            members[group].append((name, parameter))
+    return [
+        {"params": [p for _, p in members[group]], "names": [n for n, _ in members[group]], "group": group, **options}
+        for group, options in groups.items()
+        if members[group]
+    ]
+
+
+class _GradientGuard(TrainerCallback):
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        if not torch.isfinite(nn.utils.get_total_norm(gradients)):
+            broken = [n for n, p in model.named_parameters() if p.grad is not None and not torch.isfinite(p.grad).all()]
+            raise NonFiniteError(
+                f"Step {state.global_step + 1}: the gradient of {broken[0] if broken else 'the model'} is not finite; "
+                "lower the learning rate or set max_grad_norm."
+            )
+
+
+class _Progress(TrainerCallback):
+    def __init__(self, report: Callable[[int], None]) -> None:
+        self.report = report
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step % 10 == 0 or state.global_step == state.max_steps:
+            self.report(state.global_step)
+
+
+class StageTrainer(Trainer):
+    """A Trainer for one stage.
+
+    Args:
+        objective: Collates the batches and scores the evaluation.
+        class_metrics: For classification: (logits, labels) of a whole split -> metrics.
+        ssm_learning_rate: Rate of the state-space parameters; None = the global one.
+        progress: Called with the number of finished steps, every ten steps.
+    """
+
+    def __init__(
+        self,
+        *,
+        objective: Objective,
+        class_metrics: Callable[[np.ndarray, np.ndarray], dict[str, float]] | None = None,
+        ssm_learning_rate: float | None = None,
+        progress: Callable[[int], None] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.objective, self.class_metrics, self.ssm_learning_rate = objective, class_metrics, ssm_learning_rate
+        self._flops_per_row: float | None = None
+        callbacks = [objective, _GradientGuard(), *([_Progress(progress)] if progress else [])]
+        super().__init__(data_collator=objective, callbacks=callbacks, compute_metrics=self._metrics, **kwargs)
+        # The log goes to a file; the study shows one progress line for all runs.
+        self.remove_callback(PrinterCallback)
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        if self.optimizer is None:
+            model = self.model if model is None else model
+            decay = set(self.get_decay_parameter_names(model))
+            groups = parameter_groups(
+                model, self.args.learning_rate, self.args.weight_decay, self.ssm_learning_rate, decay
+            )
+            for group in groups:
+                del group["names"], group["group"]
+            optimizer_class, options = self.get_optimizer_cls_and_kwargs(self.args, model)
+            self.optimizer = optimizer_class(groups, **options)
+        return self.optimizer
+
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        batches, num_items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        counts = [self.objective.num_items(batch) for batch in batches]
+        if not counts or counts[0] is None:
+            return batches, num_items
+        total = torch.stack(counts).sum().to(device)
+        if self.args.world_size > 1:
+            total = self.accelerator.gather(total).sum()
+        return batches, total
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if not torch.isfinite(loss):
+            broken = [name for name, parameter in model.named_parameters() if not torch.isfinite(parameter).all()]
+            where = f"; first parameter that is not finite: {broken[0]}" if broken else " with finite parameters"
+            raise NonFiniteError(
+                f"Step {self.state.global_step + 1}: the training loss is {loss.item()}{where}. "
+                "Lower the learning rate, or look at the data."
+            )
+        return loss
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> float:
+        rows = len(inputs["labels"])
+        if self._flops_per_row is None:
+            batch = self._prepare_inputs(inputs)
+            self._flops_per_row = count_flops(self.accelerator.unwrap_model(self.model), batch) / rows
+        return self._flops_per_row * rows
+
+    def get_eval_dataloader(self, eval_dataset=None):
+        return self._with_fixed_masks(super().get_eval_dataloader, eval_dataset)
+
+    def get_test_dataloader(self, test_dataset):
+        return self._with_fixed_masks(super().get_test_dataloader, test_dataset)
+
+    def _with_fixed_masks(self, make: Callable, dataset: Any) -> Any:
+        training, self.data_collator = self.data_collator, self.objective.for_evaluation()
+        try:
+            return make(dataset)
+        finally:
+            self.data_collator = training
+
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+        if self.class_metrics is not None:
+            keys = [*(ignore_keys or []), "hidden_states", "attentions"]
+            return super().prediction_step(model, inputs, prediction_loss_only, keys)
+        # Keep a few sums per example, never (examples, length, symbols): memory stays flat as the split grows.
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            outputs = model(**inputs)
+        sums = self.objective.example_sums(outputs, inputs)
+        return outputs.loss.detach(), sums, sums.new_zeros(len(sums))
+
+    def _metrics(self, prediction: Any) -> dict[str, float]:
+        if self.class_metrics is not None:
+            return self.class_metrics(prediction.predictions, prediction.label_ids)
+        return {name: float(value) for name, value in self.objective.metrics(prediction.predictions).items()}
