@@ -35,8 +35,7 @@ test-all: install
 	@$(PYTEST) -m "not gpu" $(ARGS)
 
 lint: install
-	@"$(VENV)/bin/ruff" check .
-	@VENV="$(VENV)" sh scripts/typecheck.sh
+	@status=0; "$(VENV)/bin/ruff" check . || status=1; VENV="$(VENV)" sh scripts/typecheck.sh || status=1; exit $$status
 
 clean:
 	rm -rf "$(VENV)" .venv-install.log .venv-lock build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache
