@@ -4,6 +4,7 @@ from importlib import import_module
 
 from transformers import (
     AutoConfig,
+    AutoFeatureExtractor,
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -13,7 +14,9 @@ from transformers import (
 
 from .configuration_common import HEADS, LongSequenceConfig, unknown_fields
 from .configuration_transformer import TransformerConfig
+from .feature_extraction_sequence import LongSequenceFeatureExtractor
 from .modeling_common import LongSequencePreTrainedModel, parameter_groups
+from .pipeline_sequence import register_pipeline
 
 FAMILIES: dict[str, type[LongSequenceConfig]] = {"transformer": TransformerConfig}
 
@@ -32,6 +35,7 @@ AUTO_CLASSES = {
 def register(config_class: type[LongSequenceConfig]) -> None:
     """Register a family with the Auto classes; doing it twice is harmless."""
     AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
+    AutoFeatureExtractor.register(config_class, LongSequenceFeatureExtractor, exist_ok=True)
     for auto, reference in config_class.remote_code_map().items():
         if auto in AUTO_CLASSES:
             module, _, name = reference.rpartition(".")
@@ -41,14 +45,17 @@ def register(config_class: type[LongSequenceConfig]) -> None:
 
 for family_config in FAMILIES.values():
     register(family_config)
+register_pipeline()
 
 __all__ = [
     "FAMILIES",
     "HEADS",
     "LongSequenceConfig",
+    "LongSequenceFeatureExtractor",
     "LongSequencePreTrainedModel",
     "TransformerConfig",
     "parameter_groups",
     "register",
+    "register_pipeline",
     "unknown_fields",
 ]

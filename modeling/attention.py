@@ -1,4 +1,4 @@
-"""Full softmax attention through transformers' attention interface, so that eager, sdpa and later kernels are one switch.
+"""Full softmax attention through transformers' attention interface: eager, sdpa and later kernels are one switch.
 
 Legend: B batch, L length, H hidden, D head size.
 """

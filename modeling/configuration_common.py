@@ -26,8 +26,8 @@ class LongSequenceConfig(PreTrainedConfig):
     Fields common to all families. A family subclasses this, sets `model_type` and adds its own fields.
 
     Args:
-        vocab_size (`int`, *optional*): Number of symbols of a token model. Exactly one of this and `num_channels` is set.
-        num_channels (`int`, *optional*): Channels per step of a model of real values.
+        vocab_size (`int`, *optional*): Number of symbols of a token model.
+        num_channels (`int`, *optional*): Channels per step of a model of real values; set this or `vocab_size`.
         hidden_size (`int`, defaults to 128): Width of the residual stream.
         num_hidden_layers (`int`, defaults to 4): Number of residual blocks.
         bidirectional (`bool`, defaults to True): Whether a position sees what comes after it.
@@ -37,7 +37,7 @@ class LongSequenceConfig(PreTrainedConfig):
         hidden_dropout_prob (`float`, defaults to 0.0): Dropout on what a block adds to the residual stream.
         tie_dropout (`bool`, defaults to False): Drop a channel at all positions of a sequence or at none.
         initializer_range (`float`, defaults to 0.02): Standard deviation of new weights.
-        pooling (`str`, defaults to `"mean"`): `"mean"`, `"max"`, `"last"`, `"first"` or `"attention"`, over kept positions.
+        pooling (`str`, defaults to `"mean"`): `"mean"`, `"max"`, `"last"`, `"first"` or `"attention"`.
         reconstruction_loss (`str`, defaults to `"l1"`): `"l1"`, `"mse"`, or `"cross_entropy"` over `num_levels`.
         num_levels (`int`, *optional*): Grey levels predicted under `reconstruction_loss="cross_entropy"`.
         is_pair (`bool`, defaults to False): Whether one example of the classifier is two sequences, (batch, 2, length).
@@ -93,20 +93,22 @@ class LongSequenceConfig(PreTrainedConfig):
 
     @classmethod
     def remote_code_map(cls) -> dict[str, str]:
-        """Auto class -> "module.Class" for the config and every head of this family."""
+        """Auto class -> "module.Class" for the config, every head of this family, and the feature extractor."""
         module = cls.__module__.rpartition(".")[2]
         modeling = module.replace("configuration_", "modeling_")
         family = cls.__name__.removesuffix("Config")
         heads = {auto: f"{modeling}.{family}{suffix}" for auto, suffix in HEADS.items()}
-        return {"AutoConfig": f"{module}.{cls.__name__}", **heads}
+        return {
+            "AutoConfig": f"{module}.{cls.__name__}",
+            "AutoFeatureExtractor": "feature_extraction_sequence.LongSequenceFeatureExtractor",
+            **heads,
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Add the map of all heads, so that any checkpoint opens as any head with `trust_remote_code=True`."""
         output = super().to_dict()
         if self.model_type:
             output["auto_map"] = self.remote_code_map()
-            if self.num_channels is not None:
-                output["auto_map"]["AutoFeatureExtractor"] = "feature_extraction_sequence.SequenceFeatureExtractor"
         return output
 
 

@@ -1,7 +1,7 @@
 """The model and every head, written once for all families: a fair comparison needs the same container, head and loss.
 
-A family subclasses `LongSequencePreTrainedModel` to name its config and its mixer (`mixer_class`), then each class below
-together with it, and points `model_class` of the former at its model:
+A family subclasses `LongSequencePreTrainedModel` to name its config and its mixer (`mixer_class`), then each class
+below together with it, and points `model_class` of the former at its model:
 
     class ToyPreTrainedModel(LongSequencePreTrainedModel):
         config: ToyConfig
@@ -20,7 +20,10 @@ The annotation of `config` is read at run time, so a modeling file does not post
 Legend: B batch, L length, H hidden, C channels.
 """
 
+import os
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -39,6 +42,14 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .blocks import Norm, ResidualBlock, SequenceEmbeddings
 from .configuration_common import LongSequenceConfig
+
+# What `pipeline(model=folder, trust_remote_code=True)` reads from config.json.
+CUSTOM_PIPELINES = {
+    "sequence-classification": {
+        "impl": "pipeline_sequence.SequenceClassificationPipeline",
+        "pt": ["AutoModelForSequenceClassification"],
+    }
+}
 
 
 @dataclass
@@ -127,7 +138,7 @@ def classification_loss(logits: Tensor, labels: Tensor, problem_type: str | None
         return F.cross_entropy(logits, labels.flatten())
     if labels.numel() != logits.numel():
         raise ValueError(
-            f"{problem_type} takes labels of shape {tuple(logits.shape)}, one per output, but got {tuple(labels.shape)}."
+            f"{problem_type} takes one label per output, {tuple(logits.shape)}, but got labels {tuple(labels.shape)}."
         )
     labels = labels.reshape(logits.shape).float()
     if problem_type == "regression":
@@ -145,8 +156,8 @@ class LongSequencePreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
-    _no_split_modules: ClassVar[list[str]] = ["ResidualBlock"]
-    _can_record_outputs: ClassVar[dict[str, Any]] = {"hidden_states": ResidualBlock}
+    _no_split_modules = ["ResidualBlock"]
+    _can_record_outputs = {"hidden_states": ResidualBlock}
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -166,7 +177,9 @@ class LongSequencePreTrainedModel(PreTrainedModel):
     def require_input(self, field: str, instead: str) -> None:
         """Raise if the config lacks `field`, the kind of input that this head needs."""
         if getattr(self.config, field) is None:
-            raise ValueError(f"{type(self).__name__} needs a config with {field}, which is None; use {instead} instead.")
+            raise ValueError(
+                f"{type(self).__name__} needs a config with {field}, which is None; use {instead} instead."
+            )
 
 
 def parameter_groups(model: LongSequencePreTrainedModel) -> dict[str, list[str]]:
@@ -309,7 +322,7 @@ class LongSequenceModel(LongSequencePreTrainedModel):
 class LongSequenceForMaskedLM(LongSequencePreTrainedModel):
     """Predicts the tokens hidden behind `mask_token_id`."""
 
-    _tied_weights_keys: ClassVar[dict[str, str]] = {"lm_head.weight": "model.embeddings.input.weight"}
+    _tied_weights_keys = {"lm_head.weight": "model.embeddings.input.weight"}
 
     def __init__(self, config: LongSequenceConfig) -> None:
         super().__init__(config)
@@ -355,7 +368,7 @@ class LongSequenceForMaskedLM(LongSequencePreTrainedModel):
 class LongSequenceForCausalLM(LongSequencePreTrainedModel, GenerationMixin):
     """Predicts the next token; the labels are shifted here."""
 
-    _tied_weights_keys: ClassVar[dict[str, str]] = {"lm_head.weight": "model.embeddings.input.weight"}
+    _tied_weights_keys = {"lm_head.weight": "model.embeddings.input.weight"}
 
     def __init__(self, config: LongSequenceConfig) -> None:
         super().__init__(config)
@@ -558,9 +571,7 @@ class LongSequenceForSequenceClassification(LongSequencePreTrainedModel):
             inputs = (input_ids, attention_mask, input_values, inputs_embeds)
             input_ids, attention_mask, input_values, inputs_embeds = (self.fold_pairs(x) for x in inputs)
         mask = clean_mask(attention_mask)
-        outputs = self.model(
-            input_ids, mask, input_values, inputs_embeds=inputs_embeds, return_dict=True, **kwargs
-        )
+        outputs = self.model(input_ids, mask, input_values, inputs_embeds=inputs_embeds, return_dict=True, **kwargs)
         pooled = self.pooling(outputs.last_hidden_state, mask)
         if self.config.is_pair:
             first, second = pooled[0::2], pooled[1::2]
@@ -572,6 +583,16 @@ class LongSequenceForSequenceClassification(LongSequencePreTrainedModel):
         return SequenceClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
+
+    def save_pretrained(self, save_directory: str | os.PathLike, is_main_process: bool = True, **kwargs: Any) -> None:
+        """Save as always, with the code of the classification pipeline beside that of the model."""
+        code = Path(__file__).with_name("pipeline_sequence.py")
+        # The code is not there for a model loaded from a checkpoint whose pipeline was never used.
+        self.config.custom_pipelines = CUSTOM_PIPELINES if code.is_file() else {}
+        if code.is_file() and is_main_process:
+            os.makedirs(save_directory, exist_ok=True)
+            shutil.copyfile(code, Path(save_directory) / code.name)
+        super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
 
     @staticmethod
     def fold_pairs(x: Tensor | None) -> Tensor | None:

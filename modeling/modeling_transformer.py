@@ -5,7 +5,7 @@ Code: https://github.com/tensorflow/tensor2tensor
 Differences: pre-norm by default, GELU, no dropout on the embedded input, and a choice of positions.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor, nn
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
@@ -29,7 +29,7 @@ class TransformerPreTrainedModel(LongSequencePreTrainedModel):
     config: TransformerConfig
     mixer_class = FullAttention
     _supports_sdpa = True
-    _can_record_outputs: ClassVar[dict[str, Any]] = {
+    _can_record_outputs = {
         "hidden_states": ResidualBlock,
         "attentions": OutputRecorder(AttentionCore, index=1),
     }

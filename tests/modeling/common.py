@@ -1,0 +1,131 @@
+"""Cases for the suite over all families, heads, kinds of input and directions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from conftest import TINY
+from torch import Tensor
+
+from neverscratch.modeling import AUTO_CLASSES, FAMILIES
+
+VOCAB, CHANNELS, LABELS = 12, 2, 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """One head of one family on one kind of input, in one direction."""
+
+    family: str
+    auto: str
+    kind: str
+    bidirectional: bool
+
+    def __str__(self) -> str:
+        head = self.auto.removeprefix("AutoModel") or "Backbone"
+        return f"{self.family}-{head}-{self.kind}-{'bidirectional' if self.bidirectional else 'causal'}"
+
+    def config(self, **overrides: Any) -> Any:
+        size = {"vocab_size": VOCAB} if self.kind == "tokens" else {"num_channels": CHANNELS}
+        # A wide start, so that no effect under test is too small to be seen.
+        fields = {"hidden_size": 16, "num_hidden_layers": 2, "initializer_range": 0.3, "num_labels": LABELS}
+        fields |= {"bidirectional": self.bidirectional} | size | TINY[self.family] | overrides
+        return FAMILIES[self.family](**fields)
+
+    def model(self, seed: int = 0, **overrides: Any) -> Any:
+        torch.manual_seed(seed)
+        return AUTO_CLASSES[self.auto].from_config(self.config(**overrides)).eval()
+
+    @property
+    def has_loss(self) -> bool:
+        return self.auto != "AutoModel"
+
+    @property
+    def is_per_position(self) -> bool:
+        return self.auto != "AutoModelForSequenceClassification"
+
+    def inputs(self, batch: int = 3, length: int = 11, seed: int = 0) -> dict[str, Tensor]:
+        """A batch without padding, with labels where the head takes them."""
+        random = torch.Generator().manual_seed(seed)
+        tokens = torch.randint(3, VOCAB, (batch, length), generator=random)
+        values = torch.randn(batch, length, CHANNELS, generator=random)
+        inputs = {"input_ids": tokens} if self.kind == "tokens" else {"input_values": values}
+        masked = torch.rand(batch, length, generator=random) < 0.3
+        masked[:, 2] = True
+        if self.auto == "AutoModelForMaskedLM":
+            inputs["input_ids"] = tokens.masked_fill(masked, 1)
+            inputs["labels"] = tokens.masked_fill(~masked, -100)
+        elif self.auto == "AutoModelForCausalLM":
+            inputs["labels"] = tokens
+        elif self.auto == "AutoModelForPreTraining":
+            inputs["labels"] = values
+            if self.bidirectional:
+                inputs["bool_masked_pos"] = masked
+        elif self.auto == "AutoModelForSequenceClassification":
+            inputs["labels"] = torch.randint(0, LABELS, (batch,), generator=random)
+        return inputs
+
+
+def all_cases() -> list[Case]:
+    cases = []
+    for family in FAMILIES:
+        for kind in ("tokens", "values"):
+            for bidirectional in (True, False):
+                heads = ["AutoModel", "AutoModelForSequenceClassification"]
+                if kind == "tokens":
+                    heads += ["AutoModelForMaskedLM"] + ([] if bidirectional else ["AutoModelForCausalLM"])
+                else:
+                    heads += ["AutoModelForPreTraining"]
+                cases += [Case(family, head, kind, bidirectional) for head in heads]
+    return cases
+
+
+CASES = all_cases()
+LOSS_CASES = [case for case in CASES if case.has_loss]
+POSITION_CASES = [case for case in CASES if case.is_per_position]
+
+
+def result(outputs: Any) -> Tensor:
+    """What a model is for: its logits, or the backbone's hidden states."""
+    return outputs.logits if "logits" in outputs else outputs.last_hidden_state
+
+
+def pad(inputs: dict[str, Tensor], length: int, side: str) -> dict[str, Tensor]:
+    """Pad to `length` with what must not matter: NaN values, wrong tokens, labels and masked positions."""
+    padded = dict(inputs)
+    name = "input_ids" if "input_ids" in inputs else "input_values"
+    batch, given = inputs[name].shape[:2]
+    garbage = {"input_ids": 7, "input_values": float("nan"), "bool_masked_pos": True, "labels": 5}
+    for key, x in inputs.items():
+        if x.dim() > 1:
+            fill = float("nan") if x.is_floating_point() else garbage[key]
+            extra = torch.full((batch, length - given, *x.shape[2:]), fill, dtype=x.dtype)
+            padded[key] = torch.cat([x, extra] if side == "right" else [extra, x], dim=1)
+    kept, off = torch.ones(batch, given, dtype=torch.long), torch.zeros(batch, length - given, dtype=torch.long)
+    padded["attention_mask"] = torch.cat([kept, off] if side == "right" else [off, kept], dim=1)
+    return padded
+
+
+def gradients(model: Any, inputs: dict[str, Tensor], scale: float = 1.0, **kwargs: Any) -> dict[str, Tensor]:
+    """Gradients of the loss, or for the backbone of a sum over the kept positions."""
+    model.zero_grad()
+    outputs = model(**inputs, **kwargs)
+    if "loss" in outputs:
+        loss = outputs.loss
+    else:
+        states = outputs.last_hidden_state
+        mask = inputs.get("attention_mask", torch.ones(states.shape[:2]))
+        loss = (states.sin() * mask[..., None]).sum()
+    (loss * scale).backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_same(first: dict[str, Tensor], second: dict[str, Tensor], tolerance: float = 0.0) -> None:
+    """Compare tensors by name: bit for bit, or within `tolerance`, absolute and relative."""
+    assert first.keys() == second.keys()
+    for name, x in first.items():
+        torch.testing.assert_close(
+            x, second[name], atol=tolerance, rtol=tolerance, msg=lambda m, name=name: f"{name}: {m}"
+        )

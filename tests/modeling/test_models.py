@@ -1,0 +1,416 @@
+"""What every head of every family must do. A family is tested by being listed in `neverscratch.modeling`."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from common import CASES, LOSS_CASES, POSITION_CASES, VOCAB, Case, assert_same, gradients, pad, result
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, Trainer, TrainingArguments
+
+from neverscratch.modeling import AUTO_CLASSES, FAMILIES, parameter_groups, unknown_fields
+
+FAMILY_NAMES = list(FAMILIES)
+BY_CASE = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def classifier(family: str, kind: str = "values", bidirectional: bool = True) -> Case:
+    return Case(family, "AutoModelForSequenceClassification", kind, bidirectional)
+
+
+@BY_CASE
+def test_saving_and_loading_is_exact(case, tmp_path):
+    model, inputs = case.model(), case.inputs()
+    model.save_pretrained(tmp_path)
+    loaded = AUTO_CLASSES[case.auto].from_pretrained(tmp_path)
+    assert type(loaded) is type(model)
+    assert_same(dict(model.named_parameters()), dict(loaded.named_parameters()))
+    assert_same(dict(model.named_buffers()), dict(loaded.named_buffers()))
+    assert torch.equal(result(model(**inputs)), result(loaded(**inputs)))
+
+
+def test_a_fresh_process_gives_the_same_logits(tmp_path):
+    cases = [classifier(family) for family in FAMILIES]
+    for case in cases:
+        model, folder = case.model(), tmp_path / case.family
+        model.save_pretrained(folder)
+        inputs = case.inputs()["input_values"]
+        save_file({"input": inputs, "logits": model(input_values=inputs).logits.detach()}, folder / "expected.bin")
+    code = """
+import sys, torch
+import neverscratch.modeling
+from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification
+torch.set_num_threads(1)
+for folder in sys.argv[1:]:
+    expected = load_file(folder + "/expected.bin")
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    assert torch.equal(model(input_values=expected["input"]).logits, expected["logits"]), folder
+"""
+    folders = [str(tmp_path / case.family) for case in cases]
+    subprocess.run([sys.executable, "-P", "-c", code, *folders], check=True, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("case", LOSS_CASES, ids=str)
+def test_backbone_and_head_load_into_each_other(case, tmp_path):
+    model = case.model(seed=1)
+    model.save_pretrained(tmp_path / "head")
+    backbone, info = AUTO_CLASSES["AutoModel"].from_pretrained(tmp_path / "head", output_loading_info=True)
+    assert not info["missing_keys"]
+    assert_same(model.model.state_dict(), backbone.state_dict())
+
+    backbone.save_pretrained(tmp_path / "backbone")
+    again, info = AUTO_CLASSES[case.auto].from_pretrained(tmp_path / "backbone", output_loading_info=True)
+    assert_same(model.model.state_dict(), again.model.state_dict())
+    assert info["missing_keys"] and all(not key.startswith("model.") for key in info["missing_keys"])
+    assert not info["unexpected_keys"]
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_a_pretrained_model_opens_as_a_classifier_with_other_labels(family, tmp_path):
+    pretrained = Case(family, "AutoModelForPreTraining", "values", True).model(seed=1)
+    pretrained.save_pretrained(tmp_path)
+    auto = AUTO_CLASSES["AutoModelForSequenceClassification"]
+    model, info = auto.from_pretrained(tmp_path, num_labels=7, output_loading_info=True)
+    assert info["missing_keys"] == {"classifier.weight", "classifier.bias"}
+    assert model.classifier.weight.shape[0] == 7
+    assert 0.15 < model.classifier.weight.std().item() < 0.45  # initializer_range is 0.3
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_a_missing_tensor_leaves_the_others_alone(family, tmp_path):
+    case = classifier(family)
+    model = case.model(seed=1, norm_type="batch", pooling="attention")
+    model.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    for name in tensors:
+        save_file({k: v for k, v in tensors.items() if k != name}, tmp_path / "model.safetensors", {"format": "pt"})
+        loaded, info = AUTO_CLASSES[case.auto].from_pretrained(tmp_path, output_loading_info=True)
+        assert info["missing_keys"] == {name}
+        state = {k: v for k, v in loaded.state_dict().items() if k != name}
+        assert_same({k: v for k, v in tensors.items() if k != name}, state)
+        assert_same(
+            {k: v for k, v in model.named_buffers() if k not in tensors},
+            {k: v for k, v in loaded.named_buffers() if k not in tensors},
+        )
+        new = loaded.state_dict()[name]
+        assert new.isfinite().all() and new.abs().max() < 100, name
+
+
+@BY_CASE
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_padding_changes_nothing(case, side):
+    model, inputs = case.model(), case.inputs()
+    padded = pad(inputs, 16, side)
+    expected, got = result(model(**inputs)), result(model(**padded))
+    if case.is_per_position:
+        got = got[:, :11] if side == "right" else got[:, 5:]
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+    assert_same(gradients(model, inputs), gradients(model, padded), tolerance=2e-5)
+
+
+@BY_CASE
+def test_a_mask_of_ones_is_no_mask(case):
+    model, inputs = case.model(), case.inputs()
+    mask = torch.ones(3, 11)
+    assert torch.equal(result(model(**inputs)), result(model(**inputs, attention_mask=mask)))
+
+
+@BY_CASE
+def test_a_sequence_does_not_depend_on_its_batch(case):
+    model = case.model()
+    lengths = (11, 5, 1, 8)
+    rows = [case.inputs(batch=1, length=11, seed=seed) for seed in range(4)]
+    rows = [
+        {k: v[:, :n] if v.dim() > 1 else v for k, v in row.items() if k != "labels"} for row, n in zip(rows, lengths)
+    ]
+    padded = [pad(row, 11, "left" if i % 2 else "right") for i, row in enumerate(rows)]
+    batch = {key: torch.cat([row[key] for row in padded]) for key in padded[0]}
+    together = result(model(**batch))
+    for i, row in enumerate(rows):
+        got = together[i : i + 1]
+        if case.is_per_position:
+            got = got[:, batch["attention_mask"][i].bool()]
+        torch.testing.assert_close(got, result(model(**row)), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("case", POSITION_CASES, ids=str)
+def test_direction(case):
+    model, inputs = case.model(), case.inputs()
+    inputs.pop("labels", None)
+    changed = {key: x.clone() for key, x in inputs.items()}
+    name = "input_ids" if case.kind == "tokens" else "input_values"
+    changed[name][:, 7] = 4 if case.kind == "tokens" else 9.0
+    if "bool_masked_pos" in inputs:
+        inputs["bool_masked_pos"][:, 7] = changed["bool_masked_pos"][:, 7] = False
+    if case.kind == "tokens":
+        inputs[name][:, 7] = 5
+    difference = (result(model(**inputs)) - result(model(**changed))).abs().amax(-1)
+    assert (difference[:, 7:] > 1e-4).all()
+    if case.bidirectional:
+        assert (difference[:, :7] > 1e-6).all()
+    else:
+        assert (difference[:, :7] < 1e-5).all()
+
+
+@BY_CASE
+def test_gradient_checkpointing_gives_the_same_gradients(case):
+    model, inputs = case.model(norm_type="batch"), case.inputs()
+    model.train()
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    plain = gradients(model, inputs)
+    moved = {k: v.clone() for k, v in model.named_buffers()}
+    model.load_state_dict(state)
+    model.activation_checkpointing_enable()
+    assert_same(plain, gradients(model, inputs))
+    assert_same(moved, dict(model.named_buffers()))
+
+
+@BY_CASE
+def test_every_parameter_gets_a_gradient(case):
+    model = case.model(pooling="attention")
+    model.train()
+    found = gradients(model, case.inputs())
+    assert found.keys() == dict(model.named_parameters()).keys()
+    zero = {name for name, grad in found.items() if not grad.any()}
+    allowed = {name for name in zero if name.endswith("mask_vector") and "bool_masked_pos" not in case.inputs()}
+    # Softmax does not notice a constant added to all scores of a query.
+    allowed |= {name for name in zero if name.endswith("k_proj.bias")}
+    assert zero == allowed
+
+
+@BY_CASE
+def test_bfloat16(case, tmp_path):
+    model, inputs = case.model(), case.inputs()
+    expected = result(model(**inputs))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs = model(**inputs)
+    assert result(outputs).isfinite().all()
+    assert (result(outputs) - expected).abs().mean() < 0.05 * expected.abs().mean() + 0.01
+    model.save_pretrained(tmp_path)
+    loaded = AUTO_CLASSES[case.auto].from_pretrained(tmp_path, dtype=torch.bfloat16)
+    outputs = loaded(**inputs)
+    assert result(outputs).isfinite().all() and result(outputs).dtype == torch.bfloat16
+    ssm = set(loaded.ssm_parameter_names())
+    for name, parameter in loaded.named_parameters():
+        assert parameter.dtype == (torch.float32 if name in ssm else torch.bfloat16), name
+    assert result(model.to(torch.bfloat16)(**inputs)).isfinite().all()
+
+
+def items(case: Case, inputs: dict) -> int:
+    """What the Trainer would count in a batch."""
+    if case.auto == "AutoModelForPreTraining":
+        return (
+            int(inputs["bool_masked_pos"].sum()) if "bool_masked_pos" in inputs else inputs["labels"][:, 1:, 0].numel()
+        )
+    labels = inputs["labels"][:, 1:] if case.auto == "AutoModelForCausalLM" else inputs["labels"]
+    return int((labels != -100).sum())
+
+
+@pytest.mark.parametrize("case", LOSS_CASES, ids=str)
+def test_accumulating_gradients_changes_nothing(case):
+    model, inputs = case.model(), case.inputs(batch=4)
+    whole = gradients(model, inputs)
+    counted = getattr(model, "accepts_loss_kwargs", True)
+    kwargs = {"num_items_in_batch": torch.tensor(items(case, inputs))} if counted else {}
+    model.zero_grad()
+    parts = [
+        gradients(model, {k: v[i : i + 1] for k, v in inputs.items()}, 1 if counted else 0.25, **kwargs)
+        for i in range(4)
+    ]
+    assert_same(whole, {name: sum(part[name] for part in parts) for name in whole}, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("problem_type", ["regression", "multi_label_classification", "single_label_classification"])
+def test_accumulating_under_the_trainer(problem_type, tmp_path):
+    case = classifier("transformer", "tokens")
+    inputs = case.inputs(batch=8)["input_ids"]
+    labels = (
+        torch.randint(0, 2, (8, 3)).float() if problem_type != "single_label_classification" else torch.arange(8) % 3
+    )
+    check_trainer(case, [{"input_ids": x, "labels": y} for x, y in zip(inputs, labels)], tmp_path, problem_type)
+
+
+def test_accumulating_under_the_trainer_with_uneven_masks(tmp_path):
+    case = Case("transformer", "AutoModelForMaskedLM", "tokens", True)
+    inputs = case.inputs(batch=8)
+    inputs["labels"][::2, 3:] = -100
+    rows = [{"input_ids": x, "labels": y} for x, y in zip(inputs["input_ids"], inputs["labels"])]
+    check_trainer(case, rows, tmp_path, None)
+
+
+def check_trainer(case, rows, folder, problem_type):
+    weights = []
+    for accumulate in (1, 4):
+        model = case.model(problem_type=problem_type)
+        args = TrainingArguments(
+            str(folder), max_steps=2, per_device_train_batch_size=8 // accumulate, gradient_accumulation_steps=accumulate,
+            optim="sgd", learning_rate=0.1, use_cpu=True, max_grad_norm=0.0, save_strategy="no", disable_tqdm=True,
+            train_sampling_strategy="sequential",
+        )  # fmt: skip
+        Trainer(model, args, train_dataset=rows).train()
+        weights.append({name: p.detach() for name, p in model.named_parameters()})
+    assert_same(*weights, tolerance=1e-5)
+    assert not torch.equal(weights[0]["model.final_norm.norm.weight"], torch.ones(16))
+
+
+@BY_CASE
+def test_outputs_on_request(case):
+    model, inputs = case.model(), case.inputs()
+    outputs = model(**inputs, output_hidden_states=True)
+    assert [tuple(h.shape) for h in outputs.hidden_states] == [(3, 11, 16)] * 3
+    as_tuple = model(**inputs, return_dict=False)
+    assert isinstance(as_tuple, tuple) and torch.equal(as_tuple[-1], result(outputs))
+
+
+@pytest.mark.parametrize("case", POSITION_CASES, ids=str)
+def test_recorded_states_stay_in_place_under_left_padding(case):
+    model, inputs = case.model(), case.inputs()
+    plain = model(**inputs, output_hidden_states=True).hidden_states
+    left = model(**pad(inputs, 16, "left"), output_hidden_states=True).hidden_states
+    for expected, got in zip(plain, left):
+        torch.testing.assert_close(got[:, 5:], expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+@pytest.mark.parametrize("kind", ["tokens", "values"])
+@pytest.mark.parametrize("bidirectional", [True, False], ids=["bidirectional", "causal"])
+def test_all_heads_start_from_the_same_backbone(family, kind, bidirectional):
+    models = [c.model(seed=3) for c in CASES if (c.family, c.kind, c.bidirectional) == (family, kind, bidirectional)]
+    backbones = [getattr(model, "model", model).state_dict() for model in models]
+    for other in backbones[1:]:
+        assert_same(backbones[0], other)
+    different = Case(family, "AutoModel", kind, bidirectional).model(seed=4).state_dict()
+    assert any(not torch.equal(x, different[name]) for name, x in backbones[0].items())
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_resizing_and_tying_embeddings(family, tied, tmp_path):
+    case = Case(family, "AutoModelForMaskedLM", "tokens", True)
+    model = case.model(tie_word_embeddings=tied)
+    model.resize_token_embeddings(VOCAB + 5)
+    assert model.config.vocab_size == VOCAB + 5
+    logits = model(input_ids=torch.full((1, 4), VOCAB + 4)).logits
+    assert logits.shape[-1] == VOCAB + 5
+    model.save_pretrained(tmp_path)
+    assert ("lm_head.weight" in load_file(tmp_path / "model.safetensors")) is not tied
+    loaded = AUTO_CLASSES[case.auto].from_pretrained(tmp_path)
+    assert (loaded.lm_head.weight is loaded.get_input_embeddings().weight) is tied
+    assert torch.equal(loaded(input_ids=torch.full((1, 4), VOCAB + 4)).logits, logits)
+
+
+@BY_CASE
+def test_config_survives_json(case, tmp_path):
+    config = case.config(id2label={0: "cat", 1: "dog", 2: "fox"}, label2id={"cat": 0, "dog": 1, "fox": 2})
+    config.save_pretrained(tmp_path)
+    loaded = AutoConfig.from_pretrained(tmp_path)
+    assert type(loaded) is type(config)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert set(written["auto_map"]) >= {"AutoConfig", *AUTO_CLASSES}
+    for name, value in config.to_dict().items():
+        if name != "_name_or_path":
+            assert loaded.to_dict()[name] == value, name
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_compiled_logits_agree(family):
+    torch._dynamo.reset()
+    case = classifier(family, "tokens")
+    model, inputs = case.model(), case.inputs()
+    compiled = torch.compile(model, backend="eager")
+    torch.testing.assert_close(compiled(**inputs).logits, model(**inputs).logits, atol=1e-4, rtol=1e-4)
+    padded = pad(inputs, 16, "left")
+    torch.testing.assert_close(compiled(**padded).logits, model(**padded).logits, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_parameter_groups_cover_each_parameter_once(family, tmp_path):
+    case = classifier(family)
+    model = case.model()
+    model.save_pretrained(tmp_path)
+    for m in (model, AUTO_CLASSES[case.auto].from_pretrained(tmp_path)):
+        groups = parameter_groups(m)
+        assert sorted(sum(groups.values(), [])) == sorted(name for name, _ in m.named_parameters())
+        assert groups["ssm"] == m.ssm_parameter_names()
+    leaves = {leaf for layer in model.model.layers for leaf in layer.mixer.ssm_parameters}
+    assert {name.rsplit(".", 1)[-1] for name in model.ssm_parameter_names()} == leaves
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+@pytest.mark.parametrize("pooling", ["mean", "max", "last", "first", "attention"])
+def test_pooling_knows_the_length(family, pooling):
+    case = classifier(family)
+    model, inputs = case.model(pooling=pooling), case.inputs()
+    for side in ("left", "right"):
+        got = model(**pad(inputs, 16, side)).logits
+        torch.testing.assert_close(got, model(**inputs).logits, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+@pytest.mark.parametrize("kind", ["tokens", "values"])
+def test_pairs(family, kind):
+    case = classifier(family, kind)
+    model, inputs = case.model(is_pair=True), case.inputs(batch=6)
+    name = "input_ids" if kind == "tokens" else "input_values"
+    single = pad({name: inputs[name]}, 14, "left")
+    pairs = {key: x.unflatten(0, (3, 2)) for key, x in single.items()}
+    outputs = model(**pairs, labels=inputs["labels"][:3])
+    states = model.model(**{name: inputs[name]}).last_hidden_state.mean(1)
+    a, b = states[0::2], states[1::2]
+    expected = model.classifier(torch.cat([a, b, a * b, a - b], dim=-1))
+    torch.testing.assert_close(outputs.logits, expected, atol=1e-5, rtol=1e-5)
+    assert outputs.logits.shape == (3, 3) and outputs.loss.isfinite()
+    with pytest.raises(ValueError, match=r"shape \(batch, 2, length, ...\)"):
+        model(**{name: inputs[name][:, :3]})
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_generating_is_taking_the_best_token_again_and_again(family):
+    model = Case(family, "AutoModelForCausalLM", "tokens", False).model()
+    prompt = torch.randint(3, VOCAB, (2, 5))
+    mask = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
+    got = model.generate(prompt, attention_mask=mask, max_new_tokens=6, do_sample=False)
+    for row, start in ((0, 0), (1, 2)):
+        tokens = prompt[row : row + 1, start:]
+        for _ in range(6):
+            tokens = torch.cat([tokens, model(tokens).logits[:, -1].argmax(-1, keepdim=True)], dim=1)
+        assert torch.equal(got[row, start:], tokens[0])
+    with pytest.raises(ValueError, match="use_cache=True is not possible"):
+        model.generate(prompt, max_new_tokens=2, use_cache=True)
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_embedded_input(family):
+    case = classifier(family, "tokens")
+    model, ids = case.model(), case.inputs()["input_ids"]
+    embedded = model.get_input_embeddings()(ids)
+    assert torch.equal(model(inputs_embeds=embedded).logits, model(input_ids=ids).logits)
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+@pytest.mark.parametrize("pre_norm", [True, False], ids=["pre", "post"])
+@pytest.mark.parametrize("norm_type", ["layer", "rms", "batch"])
+@pytest.mark.parametrize("tie_dropout", [True, False], ids=["tied", "free"])
+def test_containers_train(family, pre_norm, norm_type, tie_dropout):
+    case = classifier(family)
+    options = {"pre_norm": pre_norm, "norm_type": norm_type, "tie_dropout": tie_dropout, "hidden_dropout_prob": 0.1}
+    model, inputs = case.model(**options, initializer_range=0.05), pad(case.inputs(), 13, "right")
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(12):
+        loss = model(**inputs).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_a_misspelt_field_is_found(family):
+    found = unknown_fields(FAMILIES[family], ["hidden_size", "num_labels", "hiden_size", "zzz"])
+    assert found == {"hiden_size": "hidden_size", "zzz": None}
