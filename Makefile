@@ -38,5 +38,6 @@ lint: install
 	@status=0; "$(VENV)/bin/ruff" check . || status=1; VENV="$(VENV)" sh scripts/typecheck.sh || status=1; exit $$status
 
 clean:
-	rm -rf "$(VENV)" .venv-install.log .venv-lock build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache
-	find modeling tasks recipes hub_cards tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	@if [ -f "$(VENV)/.made-by-make" ]; then rm -rf "$(VENV)"; elif [ -e "$(VENV)" ]; then echo "$(VENV) was not made by make and stays."; fi
+	@rm -rf .venv-install.log .venv-lock build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	@find modeling tasks recipes hub_cards tests -name __pycache__ -type d -prune -exec rm -rf {} +

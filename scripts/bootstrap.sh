@@ -197,6 +197,10 @@ explain() {
     if [ -n "$missing" ]; then
         fail "The package index has no $missing for this machine and $("$VENV/bin/python" -V 2>&1 || echo Python); try another Python: make PYTHON=... Details: $LOG"
     fi
+    missing=$(sed -n 's/^ERROR: Cannot install \(.*\) because these package versions have conflicting.*/\1/p' "$LOG" | tail -n 1)
+    if [ -n "$missing" ]; then
+        fail "The package index does not offer what constraints.txt asks for ($missing) to $("$VENV/bin/python" -V 2>&1 || echo Python); check PIP_INDEX_URL, or try another Python: make PYTHON=... Details: $LOG"
+    fi
     if grep -q -E 'Read-only file system|Errno 30\]' "$LOG"; then fail "The checkout is read-only: $(pwd -P). Details: $LOG"; fi
     reason=$(grep -E '^(ERROR|error|Error)' "$LOG" | tail -n 1)
     [ -n "$reason" ] || reason=$(tail -n 1 "$LOG")
