@@ -33,11 +33,12 @@ class SequenceClassificationPipeline(Pipeline):
         One example gives its result, several give a list of results, a generator or data set an iterator.
     """
 
-    _load_tokenizer = False
-    _load_feature_extractor = True
-    _load_image_processor = False
-    _load_video_processor = False
-    _load_processor = False
+    _load_tokenizer: Any = False
+    _load_feature_extractor: Any = True
+    _load_image_processor: Any = False
+    _load_video_processor: Any = False
+    _load_processor: Any = False
+    feature_extractor: Any
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(inputs, (types.GeneratorType, Dataset)):
@@ -69,8 +70,8 @@ class SequenceClassificationPipeline(Pipeline):
     def _forward(self, input_tensors: Any) -> dict[str, torch.Tensor]:
         return {"logits": self.model(**input_tensors).logits}
 
-    def postprocess(self, model_outputs: dict[str, torch.Tensor], top_k: int | None = 1) -> Any:
-        config = self.model.config
+    def postprocess(self, model_outputs: Any, top_k: int | None = 1) -> Any:
+        config: Any = self.model.config
         logits = model_outputs["logits"][0].float()
         if config.problem_type == "regression":
             scores = logits
