@@ -1,0 +1,191 @@
+"""Write the model card (README.md) of one run from its files; nothing is looked up on the Hub."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCardData
+
+from .report import render
+from .runs import MATCHED, SCRATCH, SPT, Run, read_run, scrub
+from .wording import Scale, format_count, format_flops, format_seconds
+
+# The last line of a card we wrote: a hash of all that stands above it, so that an edit by hand shows.
+_MARKER = re.compile(r"\n?<!-- neverscratch-card sha256:([0-9a-f]{64}) -->\s*\Z")
+_TASK_TYPES = {
+    "image": ("image-classification", "Image Classification"),
+    "text": ("text-classification", "Text Classification"),
+    "tokens": ("text-classification", "Text Classification"),
+    "audio": ("audio-classification", "Audio Classification"),
+    "values": ("time-series-classification", "Time Series Classification"),
+}
+_ARMS = {
+    SCRATCH: "trained on the labels from random weights",
+    MATCHED: "trained on the labels from random weights, for as many steps as self-pretraining and finetuning together",
+    SPT: "self-pretrained on the inputs of the same training data, then finetuned on its labels",
+}
+_EXAMPLES = {
+    "image": "an image as an array of shape (height, width), or with channels last",
+    "values": "a series as an array of shape (length,) or (length, channels)",
+    "text": "a string",
+    "tokens": "a list of symbols",
+    "audio": "a recording as an array of shape (samples,)",
+}
+
+
+def write_card(run_dir: str | Path) -> Path | None:
+    """Write `README.md` into a run folder.
+
+    A card that was edited by hand, or that we did not write, is left as it is.
+
+    Returns:
+        The card's path, or `None` if one was left alone (with a warning).
+
+    Raises:
+        ValueError: the folder is no finished run.
+    """
+    path = Path(run_dir) / "README.md"
+    if path.is_file() and not is_generated(path.read_text(encoding="utf-8")):
+        warnings.warn(
+            f"{path} was edited by hand and is kept; delete or rename it to have it written anew.", stacklevel=2
+        )
+        return None
+    path.write_text(render_card(run_dir), encoding="utf-8", newline="")
+    return path
+
+
+def is_generated(card: str) -> bool:
+    """Whether a card is ours and unchanged since it was written; line endings do not count."""
+    card = card.replace("\r\n", "\n")
+    found = _MARKER.search(card)
+    return found is not None and _digest(card[: found.start()]) == found[1]
+
+
+def render_card(run_dir: str | Path) -> str:
+    """The card's text: metadata with the results of the saved weights, then what a reader needs to use and "
+    "repeat it."""
+    folder = Path(run_dir).resolve()
+    study = _optional_json(folder.parents[2] / "study.json") if len(folder.parents) > 2 else {}
+    try:
+        info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        metric = str((study.get("task") or {}).get("metric") or _optional_json(folder / "metrics.json")["metric"])
+        run, _ = read_run(
+            folder,
+            metric,
+            str(info.get("model") or folder.parent.parent.name),
+            str(info.get("arm") or folder.parent.name),
+            int(info.get("seed") or 0),
+        )
+    except (OSError, KeyError, ValueError) as error:
+        raise ValueError(
+            f"{run_dir} is no finished run ({error}); give a folder with run.json and metrics.json, as in "
+            "runs/digits/s4d/spt/seed-0."
+        ) from None
+    task = dict(study.get("task") or info.get("task") or {})
+    task.setdefault("name", study.get("study", "unknown"))
+    data = _metadata(run, task)
+    context = _context(run, task, study, info, str(data.model_name))
+    body = f"---\n{data.to_yaml()}\n---\n\n{render('card.md.jinja', context)}".rstrip("\n") + "\n"
+    return f"{body}\n<!-- neverscratch-card sha256:{_digest(body)} -->\n"
+
+
+def _metadata(run: Run, task: Mapping[str, Any]) -> ModelCardData:
+    task_type, task_name = _TASK_TYPES.get(str(task.get("modality")), ("other", "Sequence Classification"))
+    values = [(split, getattr(run, split)) for split in ("test", "validation") if getattr(run, split) is not None]
+    results = [
+        EvalResult(
+            task_type=task_type,
+            task_name=task_name,
+            dataset_type=str(task["name"]),
+            dataset_name=str(task.get("title") or task["name"]),
+            dataset_split=split,
+            metric_type=run.metric,
+            metric_name=f"{split.capitalize()} {run.metric.replace('_', ' ')}",
+            metric_value=float(value),
+        )
+        for split, value in values
+    ]
+    tags = ["neverscratch", "long-sequence", "sequence-classification", run.model, str(task["name"]).replace(":", "-")]
+    return ModelCardData(
+        license="apache-2.0",
+        library_name="transformers",
+        tags=[*tags, "self-pretraining" if run.arm == SPT else "from-scratch"],
+        metrics=[run.metric],
+        model_name=f"{run.model}-{str(task['name']).replace(':', '-')}-{run.arm}-seed-{run.seed}",
+        eval_results=results,
+    )
+
+
+def _context(
+    run: Run, task: Mapping[str, Any], study: Mapping[str, Any], info: Mapping[str, Any], name: str
+) -> dict[str, Any]:
+    scale = Scale(run.metric)
+    sizes = task.get("sizes") or {}
+    results = [
+        (split, scale.value(getattr(run, split)), repr(float(getattr(run, split))))
+        for split in ("test", "validation", "train")
+        if getattr(run, split) is not None
+    ]
+    stages = [
+        {
+            "name": s.name,
+            "objective": (s.objective or "\u2013").replace("_", " "),
+            "steps": format_count(s.steps),
+            "batch_size": "\u2013" if s.batch_size is None else str(s.batch_size),
+            "learning_rate": "\u2013" if s.learning_rate is None else f"{s.learning_rate:g}",
+            "flops": format_flops(s.flops),
+            "seconds": format_seconds(s.seconds),
+        }
+        for s in run.stages
+    ]
+    versions = info.get("versions") or study.get("versions") or {}
+    command = study.get("command") or info.get("command")
+    processor = "AutoFeatureExtractor" if (run.path / "preprocessor_config.json").is_file() else "AutoTokenizer"
+    if not (run.path / "tokenizer.json").is_file():
+        processor = "AutoFeatureExtractor"
+    return {
+        "name": name,
+        "model": run.model,
+        "arm": run.arm,
+        "arm_text": _ARMS.get(run.arm, "see recipe.yaml for how it was trained"),
+        "seed": run.seed,
+        "parameters": None if run.parameters is None else format_count(run.parameters),
+        "title": str(task.get("title") or task["name"]),
+        "source_of_data": task.get("source"),
+        "data_license": task.get("license"),
+        "citation": task.get("citation"),
+        "sizes": ", ".join(f"{format_count(n)} {split}" for split, n in sizes.items()),
+        "labels": [str(label) for label in task.get("labels") or ()],
+        "metric": scale.name,
+        "results": results,
+        "selected_step": None if run.selected_step is None else format_count(run.selected_step),
+        "selection": run.selection,
+        "still_improving": run.still_improving,
+        "stages": stages,
+        "source": None if run.source is None else scrub(run.source),
+        "seeds": ", ".join(f"{k} {v}" for k, v in run.seeds.items()),
+        "versions": ", ".join(f"{k} {v}" for k, v in versions.items()),
+        "commit": info.get("commit") or study.get("commit"),
+        "num_threads": info.get("num_threads") or study.get("num_threads"),
+        "command": None if command is None else scrub(str(command)),
+        "processor": processor,
+        "example": _EXAMPLES.get(str(task.get("modality")), "one raw example of the task"),
+    }
+
+
+def _optional_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.rstrip("\n").encode()).hexdigest()

@@ -1,0 +1,401 @@
+"""Pictures of a study, drawn with matplotlib's Agg canvas and saved as PNG; no global pyplot state is touched.
+
+Colours are Okabe and Ito's, told apart under the common kinds of colour blindness; every arm also has a marker and a
+line style of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from .runs import MATCHED, SCRATCH, SPT, Example, Run, Study
+from .wording import Scale, format_count, join_words
+
+LineStyle = Literal["-", "--", "-.", ":"]
+
+# colour, marker, line style
+ARM_STYLES: dict[str, tuple[str, str, LineStyle]] = {
+    SCRATCH: ("#0072B2", "o", "-"),
+    MATCHED: ("#D55E00", "s", "--"),
+    SPT: ("#009E73", "^", "-."),
+}
+_MORE_STYLES: tuple[tuple[str, str, LineStyle], ...] = (
+    ("#CC79A7", "D", ":"),
+    ("#56B4E9", "v", "-"),
+    ("#E69F00", "P", "--"),
+    ("#555555", "X", "-."),
+)
+_MASK_COLOUR = "#CC79A7"
+_GREY = "#666666"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A saved figure: file, what it shows in a sentence (alt text), and a caption."""
+
+    path: Path
+    alt: str
+    caption: str
+
+
+def arm_style(arm: str, arms: Iterable[str]) -> tuple[str, str, LineStyle]:
+    """Colour, marker and line style of an arm; arms beyond the three known ones take further styles in order."""
+    if arm in ARM_STYLES:
+        return ARM_STYLES[arm]
+    others = [a for a in arms if a not in ARM_STYLES]
+    return _MORE_STYLES[others.index(arm) % len(_MORE_STYLES)] if arm in others else _MORE_STYLES[-1]
+
+
+def draw_figures(study: Study, folder: Path) -> dict[str, list[Picture]]:
+    """Draw every picture the study has data for.
+
+    Returns:
+        Pictures by kind: `accuracy`, `learning_curves`, `examples`; a kind without data has an empty list.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    models = [m for m in study.models if study.select(m)]
+    pictures: dict[str, list[Picture]] = {"accuracy": [_draw_accuracy(study, models, folder)]}
+    with_log = [m for m in models if any(run.log for run in study.select(m))]
+    limits = _curve_limits(study, with_log)
+    pictures["learning_curves"] = [_draw_learning_curves(study, model, limits, folder) for model in with_log]
+    pictures["examples"] = [_draw_example(study, example, folder) for example in study.examples]
+    return pictures
+
+
+def file_stem(name: str) -> str:
+    """A model's name as part of a file name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    FigureCanvasAgg(figure)
+    # The Software entry would make the bytes depend on matplotlib's version only; dropped all the same.
+    figure.savefig(path, dpi=170, facecolor="white", metadata={"Software": None})
+    return path
+
+
+def _plain_axes(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def _draw_accuracy(study: Study, models: list[str], folder: Path) -> Picture:
+    scale = Scale(study.metric)
+    arms = [a for a in study.arms if study.select(arm=a)]
+    step = len(arms) + 0.7
+    width = max(6.4, 1.9 + 0.78 * step * len(models))
+    figure = Figure(figsize=(width, 4.5), layout="constrained")
+    axes = figure.subplots()
+    _plain_axes(axes)
+    ticks: list[float] = []
+    labels: list[str] = []
+    for index, model in enumerate(models):
+        places = {arm: index * step + i for i, arm in enumerate(arms)}
+        for seed in study.seeds:
+            line = [(places[a], run.test) for a in arms if (run := study.get(model, a, seed)) is not None]
+            if len(line) > 1:
+                axes.plot(*zip(*line, strict=True), color="#bbbbbb", linewidth=0.9, zorder=1)
+        for arm in arms:
+            values = [run.test for run in study.select(model, arm)]
+            ticks.append(places[arm])
+            label = arm.replace("-", "-\n", 1) if len(arm) > 9 else arm
+            if not values:
+                labels.append(f"{label}\n(no run)")
+                continue
+            colour, marker, _ = arm_style(arm, study.arms)
+            mean = math.fsum(values) / len(values)
+            x = [places[arm]] * len(values)
+            axes.plot(
+                x,
+                values,
+                marker,
+                color=colour,
+                markersize=7,
+                alpha=0.75,
+                markeredgecolor="white",
+                linestyle="",
+                zorder=3,
+            )
+            axes.plot([places[arm] - 0.3, places[arm] + 0.3], [mean, mean], color=colour, linewidth=2.6, zorder=2)
+            labels.append(f"{label}\n{scale.value(mean)}")
+        middle = index * step + (len(arms) - 1) / 2
+        axes.text(
+            middle,
+            1.02,
+            model,
+            transform=axes.get_xaxis_transform(),
+            ha="center",
+            va="bottom",
+            weight="bold",
+            fontsize=11,
+        )
+    axes.set_xticks(ticks, labels, fontsize=9)
+    axes.tick_params(axis="x", length=0)
+    axes.set_xlim(-0.6, len(models) * step - 1.1)
+    axes.set_ylabel(scale.axis("test"), fontsize=10)
+    if scale.is_share:
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:g}%"))
+    outside = _draw_levels(study, axes, scale)
+    caption = (
+        "Test "
+        + scale.name
+        + ": one mark per seed, a bar at the mean (its value stands under the arm's name), grey lines "
+        "joining runs of the same seed. Dashed lines are plain baselines on the same training data"
+        + (f". Off the axis, which does not start at 0: {join_words(outside)}." if outside else ".")
+    )
+    path = _save(figure, folder / "accuracy.png")
+    means = "; ".join(
+        f"{m}, {a}: {scale.value(math.fsum(v) / len(v))}"
+        for m in models
+        for a in arms
+        if (v := [r.test for r in study.select(m, a)])
+    )
+    return Picture(path, f"Test {scale.name} of every run by model and arm. Means: {means}.", caption)
+
+
+def _draw_levels(study: Study, axes: Axes, scale: Scale) -> list[str]:
+    """Baselines and chance as horizontal lines, labelled at the right; those far off the data are returned as text."""
+    by_name: dict[str, list[float]] = {}
+    for baseline in study.baselines:
+        by_name.setdefault(baseline.name, []).append(baseline.test)
+    levels = [(name, math.fsum(v) / len(v), "--") for name, v in by_name.items()]
+    chance = study.task.get("chance")
+    if isinstance(chance, (int, float)):
+        levels.append(("chance", float(chance), ":"))
+    tests = [r.test for r in study.runs]
+    low, high = min(tests), max(tests)
+    spread = max(high - low, 0.02 if scale.is_share else 1e-9)
+    # A chance level of 10% under accuracies near 90% would flatten every difference, so far levels go to the caption.
+    near = [item for item in levels if low - 1.2 * spread <= item[1] <= high + 2.5 * spread]
+    outside = [f"{name} {scale.value(value)}" for name, value, _ in levels if (name, value, _) not in near]
+    everything = [low, high, *(value for _, value, _ in near)]
+    bottom, top = min(everything), max(everything)
+    margin = 0.08 * max(top - bottom, spread)
+    axes.set_ylim(bottom - margin, top + margin)
+    texts: list[float] = []
+    gap = 0.062 * (top - bottom + 2 * margin)
+    for name, value, style in sorted(near, key=lambda item: item[1]):
+        axes.axhline(value, color=_GREY, linewidth=1.1, linestyle=style, zorder=1)
+        place = max([value, *(t + gap for t in texts)])
+        texts.append(place)
+        axes.annotate(
+            f"{name}\u00a0{scale.value(value)}",
+            (1.0, place),
+            xycoords=("axes fraction", "data"),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8.5,
+            color="#444444",
+            annotation_clip=False,
+        )
+    if outside:
+        below = [name for name, value, _ in levels if value < bottom and f"{name} {scale.value(value)}" in outside]
+        above = [name for name, value, _ in levels if value > top and f"{name} {scale.value(value)}" in outside]
+        for names, height, arrow in ((below, 0.0, "\u2193"), (above, 1.0, "\u2191")):
+            if names:
+                text = "\n".join(f"{arrow} {item}" for item in outside if item.rsplit(" ", 1)[0] in names)
+                axes.annotate(
+                    text,
+                    (1.0, height),
+                    xycoords="axes fraction",
+                    xytext=(5, 0),
+                    textcoords="offset points",
+                    va="bottom" if height == 0 else "top",
+                    fontsize=8.5,
+                    color="#444444",
+                )
+    return outside
+
+
+def _series(run: Run, keep: Callable[[str], bool], key: str) -> tuple[list[int], list[float]]:
+    points = [(e.total_step, e.values[key]) for e in run.log if keep(e.stage) and key in e.values]
+    return [p[0] for p in points], [p[1] for p in points]
+
+
+def _curve_limits(study: Study, models: list[str]) -> dict[str, tuple[float, float]]:
+    """Axis limits shared by all models, so that their pictures can be compared."""
+    limits: dict[str, tuple[float, float]] = {}
+    for name, stage, key in _panels(study):
+        values = [y for m in models for r in study.select(m) for y in _series(r, stage, key)[1]]
+        if values:
+            limits[name] = (min(values), max(values))
+    steps = [r.steps() for m in models for r in study.select(m)]
+    limits["steps"] = (0, max(steps, default=1))
+    return limits
+
+
+def _is_finetune(stage: str) -> bool:
+    return stage != "pretrain"
+
+
+def _is_pretrain(stage: str) -> bool:
+    return stage == "pretrain"
+
+
+def _panels(study: Study) -> list[tuple[str, Callable[[str], bool], str]]:
+    return [
+        ("Training loss", _is_finetune, "loss"),
+        ("Validation", _is_finetune, f"eval_{study.metric}"),
+        ("Self-pretraining loss", _is_pretrain, "loss"),
+    ]
+
+
+def _mean_line(curves: list[tuple[list[int], list[float]]]) -> tuple[list[int], list[float]]:
+    """Mean over seeds at the steps all of them logged."""
+    shared = set(curves[0][0]).intersection(*(set(x) for x, _ in curves[1:]))
+    steps = sorted(shared)
+    tables = [dict(zip(x, y, strict=True)) for x, y in curves]
+    return steps, [math.fsum(t[s] for t in tables) / len(tables) for s in steps]
+
+
+def _draw_learning_curves(study: Study, model: str, limits: dict[str, tuple[float, float]], folder: Path) -> Picture:
+    scale = Scale(study.metric)
+    panels = [panel for panel in _panels(study) if panel[0] in limits]
+    if not any(run.steps("pretrain") for run in study.select(model)):
+        panels = [panel for panel in panels if panel[1] is not _is_pretrain]
+    figure = Figure(figsize=(5.6, 0.9 + 2.15 * len(panels)), layout="constrained")
+    grid = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
+    arms = [a for a in study.arms if study.select(model, a)]
+    pretrain_steps = max((r.steps("pretrain") for r in study.select(model)), default=0)
+    drawn: list[str] = []
+    for axes, (name, stage, key) in zip(grid, panels, strict=True):
+        _plain_axes(axes)
+        if pretrain_steps:
+            axes.axvspan(0, pretrain_steps, color="#009E73", alpha=0.07, linewidth=0)
+        for arm in arms:
+            colour, _, style = arm_style(arm, study.arms)
+            curves = [c for run in study.select(model, arm) if (c := _series(run, stage, key))[0]]
+            for x, y in curves:
+                axes.plot(x, y, color=colour, linewidth=0.7, alpha=0.35)
+            if curves:
+                drawn.append(arm)
+                axes.plot(*_mean_line(curves), color=colour, linewidth=1.9, linestyle=style)
+        low, high = limits[name]
+        if name != "Validation" and low > 0 and high / low > 30:
+            axes.set_yscale("log")
+        elif name == "Validation":
+            margin = 0.05 * max(high - low, 1e-6)
+            axes.set_ylim(low - margin, high + margin)
+            if scale.is_share:
+                axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:g}%"))
+        if axes.get_yscale() == "log":
+            axes.set_ylim(low / 1.3, high * 1.3)
+        title = scale.axis("validation") if name == "Validation" else name
+        if name == "Training loss":
+            title = "Training loss (classification)"
+        axes.set_title(title, fontsize=9.5, loc="left")
+        axes.tick_params(labelsize=8.5)
+    grid[-1].set_xlabel("optimiser steps, self-pretraining included", fontsize=9.5)
+    grid[-1].set_xlim(0, limits["steps"][1])
+    grid[-1].xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    handles: list[Any] = [
+        Line2D([], [], color=arm_style(a, study.arms)[0], linestyle=arm_style(a, study.arms)[2], linewidth=1.9, label=a)
+        for a in arms
+        if a in drawn
+    ]
+    if pretrain_steps:
+        handles.append(Patch(color="#009E73", alpha=0.12, label="spt pretrains"))
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=len(handles), fontsize=8.5, frameon=False, title=model
+    )
+    path = _save(figure, folder / f"learning_curves_{file_stem(model)}.png")
+    caption = f"{model}: thick lines are means over seeds, thin lines single seeds."
+    if pretrain_steps:
+        caption += f" spt spends its first {format_count(pretrain_steps)} steps (shaded) on self-pretraining."
+    alt = f"Learning curves of {model}: training loss and validation {scale.name} against steps for {join_words(arms)}."
+    return Picture(path, alt, caption)
+
+
+def _draw_example(study: Study, example: Example, folder: Path) -> Picture:
+    share = float(example.mask.mean())
+    is_image = example.shape is not None and len(example.shape) in (2, 3)
+    figure = _draw_image(example) if is_image else _draw_series(example)
+    path = _save(figure, folder / f"example_{file_stem(example.model)}.png")
+    runs = [r for r in study.select(example.model) if r.pretrain_metrics]
+    names = {
+        "masked_accuracy": "share of masked values filled in exactly, on validation data: ",
+        "masked_r2": "share of the masked values' variance explained (R\u00b2), on validation data: ",
+    }
+    scores = []
+    for key, text in names.items():
+        values = [r.pretrain_metrics[key] for r in runs if key in r.pretrain_metrics]
+        if values:
+            scores.append(text + f"{math.fsum(values) / len(values):.3f}")
+    caption = (
+        f"{example.model}: one example with {100 * share:.0f}% of its values masked, as the self-pretrained model "
+        "sees it and "
+        "fills it in" + (f" ({'; '.join(scores)})." if scores else ".")
+    )
+    return Picture(path, f"A masked example and its reconstruction by {example.model}.", caption)
+
+
+def _draw_image(example: Example) -> Figure:
+    shape = example.shape
+    assert shape is not None
+    original = np.asarray(example.original, dtype=float).reshape(shape)
+    # A mask has one entry per step; the steps of an image are its pixels.
+    mask = example.mask.reshape(shape[:2])
+    filled = np.asarray(example.reconstruction, dtype=float).reshape(shape)
+    filled = np.where(mask if filled.ndim == 2 else mask[..., None], filled, original)
+    low, high = float(original.min()), float(original.max())
+    figure = Figure(figsize=(5.6, 2.3), layout="constrained")
+    panels = figure.subplots(1, 3)
+    shown_images = (("original", original), ("masked input", original), ("filled in", filled))
+    for axes, (title, image) in zip(panels, shown_images, strict=True):
+        shown = np.clip((image - low) / max(high - low, 1e-12), 0, 1) if image.ndim == 3 else image
+        axes.imshow(shown, cmap="gray", vmin=low, vmax=high, interpolation="nearest")
+        if title == "masked input":
+            axes.imshow(np.ma.masked_where(~mask, mask), cmap=ListedColormap([_MASK_COLOUR]), interpolation="nearest")
+        axes.set_title(title, fontsize=9.5)
+        axes.set_xticks([])
+        axes.set_yticks([])
+    figure.suptitle(example.model, fontsize=10.5, weight="bold")
+    return figure
+
+
+def _draw_series(example: Example) -> Figure:
+    def channels_last(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return np.asarray(values, dtype=float).reshape(len(example.mask), -1)
+
+    original, filled = channels_last(example.original), channels_last(example.reconstruction)
+    num_channels = min(original.shape[1], 4)
+    figure = Figure(figsize=(5.6, 1.1 + 1.7 * num_channels), layout="constrained")
+    panels = figure.subplots(num_channels, 1, squeeze=False, sharex=True)[:, 0]
+    steps = np.arange(len(example.mask))
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], example.mask.astype(int), [0]])))
+    for channel, axes in enumerate(panels):
+        _plain_axes(axes)
+        for start, end in zip(edges[::2], edges[1::2], strict=True):
+            axes.axvspan(start - 0.5, end - 0.5, color=_MASK_COLOUR, alpha=0.16, linewidth=0)
+        axes.plot(steps, original[:, channel], color="#444444", linewidth=1.1)
+        guess = np.where(example.mask, filled[:, channel], np.nan)
+        axes.plot(steps, guess, color="#0072B2", marker="o", markersize=2.6, linewidth=0.9)
+        if original.shape[1] > 1:
+            axes.set_title(f"channel {channel}", fontsize=9, loc="left")
+        axes.tick_params(labelsize=8.5)
+    panels[-1].set_xlabel("step", fontsize=9.5)
+    handles: list[Any] = [
+        Line2D([], [], color="#444444", linewidth=1.1, label="original"),
+        Patch(color=_MASK_COLOUR, alpha=0.3, label="masked"),
+        Line2D([], [], color="#0072B2", marker="o", markersize=3, linewidth=0.9, label="filled in"),
+    ]
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=3, fontsize=8.5, frameon=False, title=example.model
+    )
+    return figure

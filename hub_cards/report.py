@@ -1,0 +1,460 @@
+"""Write the page of a study: `results.csv`, `figures/`, `report.md` and a self-contained `report.html`."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import importlib.resources
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import jinja2
+
+from .figures import Picture, draw_figures
+from .runs import MATCHED, SCRATCH, SPT, Run, Study, read_study, scrub
+from .statistics import Contrast, gain, gap, gap_change, summarise
+from .wording import (
+    Answer,
+    Scale,
+    answer,
+    format_count,
+    format_flops,
+    format_seconds,
+    join_words,
+    mean_total,
+    reading,
+    seeds_word,
+)
+
+# Wall-clock times differ between two runs of the same thing; whoever compares two results.csv leaves these out.
+TIMING_COLUMNS = ("pretrain_seconds", "finetune_seconds", "total_seconds")
+RESULT_COLUMNS = (
+    "task",
+    "model",
+    "arm",
+    "seed",
+    "train_size",
+    "metric",
+    "train",
+    "validation",
+    "test",
+    "selected_step",
+    "final_train_loss",
+    "still_improving",
+    "pretrain_steps",
+    "finetune_steps",
+    "total_steps",
+    "examples_seen",
+    "flops",
+    "parameters",
+    *TIMING_COLUMNS,
+)
+
+
+@dataclass(frozen=True)
+class ReportPaths:
+    """What `write_report` wrote."""
+
+    html: Path
+    markdown: Path
+    csv: Path
+    figures: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A table cell: text, and where it links to, if anywhere."""
+
+    text: str
+    href: str | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table both templates can lay out; `numeric` marks right-aligned columns."""
+
+    columns: tuple[str, ...]
+    numeric: tuple[bool, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    @classmethod
+    def of(cls, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str | Cell]]) -> Table:
+        names, numeric = zip(*columns, strict=True)
+        cells = tuple(tuple(c if isinstance(c, Cell) else Cell(c) for c in row) for row in rows)
+        return cls(names, numeric, cells)
+
+
+def write_report(study_dir: str | Path) -> ReportPaths:
+    """Write the page of a study folder into that folder.
+
+    Runs not finished are named on the page. The same runs give the same bytes in `results.csv`, timing columns
+    included, since the times come from the run folders.
+
+    Raises:
+        ValueError: the folder is no study or holds no finished run.
+    """
+    study = read_study(study_dir)
+    pictures = draw_figures(study, study.path / "figures")
+    context = build_context(study, pictures)
+    csv_path = study.path / "results.csv"
+    csv_path.write_text(results_csv(study), encoding="utf-8", newline="")
+    markdown, html = study.path / "report.md", study.path / "report.html"
+    markdown.write_text(render("report.md.jinja", context), encoding="utf-8", newline="")
+    html.write_text(render("report.html.jinja", context), encoding="utf-8", newline="")
+    return ReportPaths(html, markdown, csv_path, tuple(p.path for kind in pictures.values() for p in kind))
+
+
+def results_csv(study: Study) -> str:
+    """One row per finished run, in the study's order, with floats written so that they read back exactly."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(RESULT_COLUMNS)
+    for run in study.runs:
+        row = _result_row(study, run)
+        writer.writerow([_csv_value(row[name]) for name in RESULT_COLUMNS])
+    return out.getvalue()
+
+
+def build_context(study: Study, pictures: dict[str, list[Picture]]) -> dict[str, Any]:
+    """Everything the page says, as plain text, tables and pictures; both templates read only this."""
+    found = answer(study)
+    scale = Scale(study.metric)
+    title = str(study.task.get("title") or study.task["name"])
+    return {
+        "title": f"Does self-pretraining help on {title}?",
+        "answer": found,
+        "arms": _arm_legend(study),
+        "tables": {
+            "results": _results_table(study, scale),
+            "gains": _contrast_table(study, scale, _gain_rows(study), "model"),
+            "gaps": _contrast_table(study, scale, _gap_rows(study), "gap"),
+            "costs": _cost_table(study),
+            "protocol": _protocol_table(study),
+            "runs": _runs_table(study, scale),
+        },
+        "has_gains": bool(_gain_rows(study)),
+        "has_gaps": bool(_gap_rows(study)),
+        "gains_note": _gains_note(study, scale, found),
+        "models": [{"name": m, "source": scrub(source)} for m in study.models if (source := _first_source(study, m))],
+        "problems": [scrub(problem) for problem in study.problems],
+        "command": scrub(str(study.info["command"])) if study.info.get("command") else None,
+        "pictures": pictures,
+    }
+
+
+def render(template: str, context: dict[str, Any]) -> str:
+    """Fill one of the package's templates; HTML escapes by itself, Markdown through the `md` filter."""
+    folder = importlib.resources.files(__package__ or "neverscratch.hub_cards")
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: folder.joinpath(name).read_text(encoding="utf-8")),
+        autoescape=template.endswith(".html.jinja"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["md"] = escape_markdown
+    environment.filters["data_uri"] = _data_uri
+    environment.filters["code_fence"] = _code_fence
+    return environment.get_template(template).render(context)
+
+
+def escape_markdown(text: str) -> str:
+    """Plain text as Markdown that shows it unchanged, inside a table cell too."""
+    escaped = "".join(f"\\{c}" if c in "\\`*_[]|#~" else c for c in text)
+    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\r", "").replace("\n", " ")
+
+
+def _code_fence(text: str) -> str:
+    """Text as a Markdown code block that no backtick inside can close."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}\n{text}\n{fence}"
+
+
+def _data_uri(picture: Picture) -> str:
+    return "data:image/png;base64," + base64.b64encode(picture.path.read_bytes()).decode("ascii")
+
+
+def _csv_value(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def _result_row(study: Study, run: Run) -> dict[str, Any]:
+    def seconds(stage: str | None) -> float | None:
+        # No pretraining costs no time, whatever type the sum of nothing has.
+        value = run.total("seconds", stage)
+        return None if value is None else float(value)
+
+    flops = run.total("flops")
+    return {
+        "task": study.task["name"],
+        "model": run.model,
+        "arm": run.arm,
+        "seed": run.seed,
+        "train_size": study.task.get("train_size") or (study.task.get("sizes") or {}).get("train"),
+        "metric": study.metric,
+        "train": run.train,
+        "validation": run.validation,
+        "test": run.test,
+        "selected_step": run.selected_step,
+        "final_train_loss": run.train_loss,
+        "still_improving": run.still_improving,
+        "pretrain_steps": run.steps("pretrain"),
+        "finetune_steps": run.steps("finetune"),
+        "total_steps": run.steps(),
+        "examples_seen": run.total("examples_seen"),
+        "flops": None if flops is None else float(flops),
+        "parameters": run.parameters,
+        "pretrain_seconds": seconds("pretrain"),
+        "finetune_seconds": seconds("finetune"),
+        "total_seconds": seconds(None),
+    }
+
+
+def _cells(study: Study) -> list[tuple[str, str]]:
+    return [(m, a) for m in study.models for a in study.arms if study.select(m, a)]
+
+
+def _results_table(study: Study, scale: Scale) -> Table:
+    columns = [("model", False), ("arm", False), ("test mean", True), ("sd", True), ("lowest", True), ("highest", True)]
+    columns += [("seeds", True), ("validation mean", True), ("training mean", True)]
+    rows: list[list[str]] = []
+
+    def mean(values: Sequence[float | None]) -> str:
+        known = [v for v in values if v is not None]
+        return scale.value(summarise(known).mean if known else None)
+
+    def row(
+        name: str, arm: str, tests: list[float], validation: Sequence[float | None], train: Sequence[float | None]
+    ) -> None:
+        s = summarise(tests)
+        spread = [scale.value(s.mean), scale.spread(s.sd), scale.value(s.minimum), scale.value(s.maximum)]
+        rows.append([name, arm, *spread, str(s.n), mean(validation), mean(train)])
+
+    for model, arm in _cells(study):
+        runs = study.select(model, arm)
+        row(model, arm, [r.test for r in runs], [r.validation for r in runs], [r.train for r in runs])
+    for name in dict.fromkeys(b.name for b in study.baselines):
+        same = [b for b in study.baselines if b.name == name]
+        row(name, "plain baseline", [b.test for b in same], [b.validation for b in same], [])
+    return Table.of(columns, rows)
+
+
+def _gain_rows(study: Study) -> list[tuple[str, str, Contrast]]:
+    rows = []
+    for model in study.models:
+        for arm, over in ((SPT, SCRATCH), (SPT, MATCHED), (MATCHED, SCRATCH)):
+            if (found := gain(study, model, arm, over)) is not None:
+                rows.append((model, f"{arm} over {over}", found))
+        for arm in study.arms:
+            if arm not in (SCRATCH, MATCHED, SPT) and (found := gain(study, model, arm, SCRATCH)) is not None:
+                rows.append((model, f"{arm} over {SCRATCH}", found))
+    return rows
+
+
+def _gap_rows(study: Study) -> list[tuple[str, str, Contrast]]:
+    rows = []
+    for other, model in combinations([m for m in study.models if study.select(m)], 2):
+        name = f"{model} over {other}"
+        for arm, words in ((SCRATCH, "from scratch"), (MATCHED, "scratch-matched"), (SPT, "after self-pretraining")):
+            if (found := gap(study, model, other, arm)) is not None:
+                rows.append((name, words, found))
+        for before in (SCRATCH, MATCHED):
+            if (found := gap_change(study, model, other, SPT, before)) is not None:
+                rows.append((name, f"change, {before} to spt", found))
+    return rows
+
+
+def _contrast_table(study: Study, scale: Scale, rows: list[tuple[str, str, Contrast]], first: str) -> Table:
+    unit = ", points" if scale.is_share else ""
+    columns = [(first, False), ("comparison" if first == "model" else "when", False)]
+    columns += [(f"mean{unit}", True), ("95% t interval: seeds", True), ("95% bootstrap: seeds, test examples", True)]
+    columns += [("reading", False), (f"by seed ({', '.join(map(str, study.seeds))})", True)]
+    cells = []
+    for name, what, found in rows:
+        paired = found.paired
+        whole = paired.seeds == study.seeds
+        by_seed = [
+            scale.difference(d) if whole else f"seed {s}: {scale.difference(d)}"
+            for s, d in zip(paired.seeds, paired.differences, strict=True)
+        ]
+        intervals = [scale.interval(paired.interval), scale.interval(found.bootstrap)]
+        cells.append([name, what, scale.difference(paired.mean), *intervals, reading(found), ", ".join(by_seed)])
+    return Table.of(columns, cells)
+
+
+def _gains_note(study: Study, scale: Scale, found: Answer) -> str:
+    unit = (
+        "Differences are in percentage points of test " + scale.name
+        if scale.is_share
+        else "Differences are in " + scale.name
+    )
+    return (
+        f"{unit}, taken seed by seed. \u201cClearly\u201d needs both intervals to leave out 0. The t interval covers "
+        "what the seed decides (initial weights, order, masks, and which training examples are drawn) for this very "
+        "test split; the bootstrap also covers the choice of test examples, but understates what few seeds add (by a "
+        "third of the variance for three seeds). Neither covers other hyper-parameters or other data."
+    )
+
+
+def _cost_table(study: Study) -> Table:
+    columns = [
+        ("model", False),
+        ("arm", False),
+        ("parameters", True),
+        ("pretraining steps", True),
+        ("finetuning steps", True),
+    ]
+    columns += [
+        ("steps in all", True),
+        ("examples seen", True),
+        ("FLOPs", True),
+        ("time a run", True),
+        ("time / scratch", True),
+    ]
+    rows = []
+    for model, arm in _cells(study):
+        runs = study.select(model, arm)
+
+        def count(quantity: str, stage: str | None = None, model: str = model, arm: str = arm) -> str:
+            value = mean_total(study, model, arm, quantity, stage)
+            return "\u2013" if value is None else format_count(value)
+
+        parameters = [r.parameters for r in runs if r.parameters is not None]
+        time, base = mean_total(study, model, arm, "seconds"), mean_total(study, model, SCRATCH, "seconds")
+        rows.append(
+            [
+                model,
+                arm,
+                format_count(parameters[0]) if parameters else "\u2013",
+                count("steps", "pretrain"),
+                count("steps", "finetune"),
+                count("steps"),
+                count("examples_seen"),
+                format_flops(mean_total(study, model, arm, "flops")),
+                format_seconds(time),
+                f"{time / base:.2f}" if time and base else "\u2013",
+            ]
+        )
+    return Table.of(columns, rows)
+
+
+def _runs_table(study: Study, scale: Scale) -> Table:
+    columns = [("run", False), ("test", True), ("validation", True), ("training", True), ("training loss", True)]
+    columns += [("selected step", True), ("still improving", False), ("steps", True), ("time", True)]
+    rows: list[list[str | Cell]] = []
+    for run in study.runs:
+        name = f"{run.model}/{run.arm}/seed-{run.seed}"
+        rows.append(
+            [
+                Cell(name, quote(name) + "/"),
+                scale.value(run.test),
+                scale.value(run.validation),
+                scale.value(run.train),
+                "\u2013" if run.train_loss is None else f"{run.train_loss:.3g}",
+                "\u2013" if run.selected_step is None else format_count(run.selected_step),
+                "yes" if run.still_improving else "no",
+                format_count(run.steps()),
+                format_seconds(run.total("seconds")),
+            ]
+        )
+    return Table.of(columns, rows)
+
+
+def _arm_legend(study: Study) -> list[dict[str, str]]:
+    """What each arm is, with its steps."""
+
+    def steps(arm: str, stage: str | None = None) -> str:
+        counts = sorted({r.steps(stage) for r in study.select(arm=arm)})
+        return " or ".join(format_count(c) for c in counts)
+
+    texts = {
+        SCRATCH: f"trained on the labels from random weights, {steps(SCRATCH)} steps",
+        MATCHED: f"the same for {steps(MATCHED)} steps, to match spt, so that extra training is not taken for a gain",
+        SPT: f"first {steps(SPT, 'pretrain')} steps of predicting hidden parts of the same training inputs, no labels, "
+        f"then {steps(SPT, 'finetune')} steps on the labels",
+    }
+    return [{"name": a, "text": texts.get(a, f"{steps(a)} steps")} for a in study.arms if study.select(arm=a)]
+
+
+def _first_source(study: Study, model: str) -> str | None:
+    return next((r.source for r in study.select(model) if r.source), None)
+
+
+def _protocol_table(study: Study) -> Table:
+    task, info, first = study.task, study.info, study.runs[0]
+    rows: list[list[str | Cell]] = []
+
+    def add(name: str, value: Any) -> None:
+        if value not in (None, "", [], {}):
+            rows.append([name, scrub(str(value))])
+
+    add("task", f"{task['name']}" + (f", version {task['version']}" if task.get("version") is not None else ""))
+    add("source", task.get("source"))
+    add("licence of the data", task.get("license"))
+    add("citation", task.get("citation"))
+    sizes = task.get("sizes") or {}
+    add("examples", ", ".join(f"{format_count(n)} {split}" for split, n in sizes.items()))
+    add("sequence length", task.get("length"))
+    if task.get("labels"):
+        add("classes", len(task["labels"]))
+    add("metric", Scale(study.metric).name)
+    if isinstance(task.get("chance"), (int, float)):
+        add("chance level", Scale(study.metric).value(float(task["chance"])))
+    add(
+        "split",
+        "validation and test are the same for every run; the training examples follow from the seed where only some "
+        "are used",
+    )
+    add("seeds", f"{join_words(map(str, study.seeds))} ({seeds_word(len(study.seeds))})")
+    add(
+        "pairing",
+        "arms of one model and seed share initial weights, training examples and order; models of one seed share "
+        "training examples and order",
+    )
+    add(
+        "weights kept",
+        {"last": "those of the last step", "best": "best validation value"}.get(str(first.selection), first.selection),
+    )
+    add("use of the test split", "measured once, after training, with the kept weights; nothing was chosen by it")
+    for name in sorted(dict.fromkeys(s.name for r in study.runs for s in r.stages), key=lambda n: n != "pretrain"):
+        add(f"settings of {name}", _stage_settings(study, name))
+    add("threads per run", info.get("num_threads"))
+    add("runs at a time", info.get("jobs"))
+    add("versions", ", ".join(f"{k} {v}" for k, v in (info.get("versions") or {}).items()))
+    add("commit", info.get("commit") or "unknown")
+    add("notes on the task", task.get("notes"))
+    return Table.of([("what", False), ("value", False)], rows)
+
+
+def _stage_settings(study: Study, name: str) -> str:
+    texts: dict[str, list[str]] = {}
+    for run in study.runs:
+        for stage in run.stages:
+            if stage.name == name:
+                parts = [
+                    f"{label} {value:g}" if isinstance(value, (int, float)) else f"{label} {value}"
+                    for label, value in (
+                        ("objective", stage.objective and stage.objective.replace("_", " ")),
+                        ("learning rate", stage.learning_rate),
+                        ("batch size", stage.batch_size),
+                    )
+                    if value is not None
+                ]
+                models = texts.setdefault(", ".join(parts), [])
+                if run.model not in models:
+                    models.append(run.model)
+    if len(texts) == 1:
+        return next(iter(texts))
+    return "; ".join(f"{text} ({join_words(models)})" for text, models in texts.items())
