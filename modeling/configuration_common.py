@@ -1,6 +1,7 @@
-"""Configuration shared by every family: input, container, heads, and the map from Auto classes to remote code."""
+"""Configuration shared by every family: input, container, heads, and the map from Auto classes to remote code.
 
-from __future__ import annotations
+`strict` reads the annotations at run time and checks nothing if their evaluation is postponed.
+"""
 
 import difflib
 from collections.abc import Iterable

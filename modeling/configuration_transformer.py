@@ -1,7 +1,5 @@
 """Configuration of the Transformer encoder or decoder."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from huggingface_hub.dataclasses import strict

@@ -154,10 +154,14 @@ class LongSequencePreTrainedModel(PreTrainedModel):
     model_class: ClassVar[type[PreTrainedModel]]
 
     base_model_prefix = "model"
-    main_input_name = "input_ids"
     supports_gradient_checkpointing = True
     _no_split_modules = ["ResidualBlock"]
     _can_record_outputs = {"hidden_states": ResidualBlock}
+
+    def __init__(self, config: LongSequenceConfig, *inputs: Any, **kwargs: Any) -> None:
+        super().__init__(config, *inputs, **kwargs)
+        # The Trainer counts the work done from the input of this name.
+        self.main_input_name = "input_ids" if config.num_channels is None else "input_values"
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -424,8 +428,6 @@ class LongSequenceForCausalLM(LongSequencePreTrainedModel, GenerationMixin):
 
 class LongSequenceForReconstruction(LongSequencePreTrainedModel):
     """Predicts hidden values, or without `bool_masked_pos` the next value: any real number is a legal value."""
-
-    main_input_name = "input_values"
 
     def __init__(self, config: LongSequenceConfig) -> None:
         super().__init__(config)

@@ -10,18 +10,12 @@ atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 os.environ.update(HF_HOME=CACHE, HF_HUB_OFFLINE="1", HF_HUB_DISABLE_PROGRESS_BARS="1", TOKENIZERS_PARALLELISM="false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import pytest
-import torch
-import transformers
+import pytest  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
 
 transformers.utils.logging.disable_progress_bar()
 transformers.utils.logging.set_verbosity_error()
-
-# Fields that make the smallest model of each family; a new family adds its line here.
-TINY = {
-    "transformer": {"num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 64},
-    "s4d": {"d_state": 8},
-}
 
 
 @pytest.fixture(autouse=True)

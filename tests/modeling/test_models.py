@@ -246,10 +246,18 @@ def check_trainer(case, rows, folder, problem_type):
     for accumulate in (1, 4):
         model = case.model(problem_type=problem_type)
         args = TrainingArguments(
-            str(folder), max_steps=2, per_device_train_batch_size=8 // accumulate, gradient_accumulation_steps=accumulate,
-            optim="sgd", learning_rate=0.1, use_cpu=True, max_grad_norm=0.0, save_strategy="no", disable_tqdm=True,
+            str(folder),
+            max_steps=2,
+            per_device_train_batch_size=8 // accumulate,
+            gradient_accumulation_steps=accumulate,
+            optim="sgd",
+            learning_rate=0.1,
+            use_cpu=True,
+            max_grad_norm=0.0,
+            save_strategy="no",
+            disable_tqdm=True,
             train_sampling_strategy="sequential",
-        )  # fmt: skip
+        )
         Trainer(model, args, train_dataset=rows).train()
         weights.append({name: p.detach() for name, p in model.named_parameters()})
     assert_same(*weights, tolerance=1e-5)
@@ -320,7 +328,7 @@ def test_compiled_logits_agree(family):
     torch._dynamo.reset()
     case = classifier(family, "tokens")
     model, inputs = case.model(), case.inputs()
-    compiled = torch.compile(model, backend="eager")
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(**inputs).logits, model(**inputs).logits, atol=1e-4, rtol=1e-4)
     padded = pad(inputs, 16, "left")
     torch.testing.assert_close(compiled(**padded).logits, model(**padded).logits, atol=1e-4, rtol=1e-4)
@@ -333,7 +341,9 @@ def test_parameter_groups_cover_each_parameter_once(family, tmp_path):
     model.save_pretrained(tmp_path)
     for m in (model, AUTO_CLASSES[case.auto].from_pretrained(tmp_path)):
         groups = parameter_groups(m)
-        assert sorted(sum(groups.values(), [])) == sorted(name for name, _ in m.named_parameters())
+        assert sorted(name for group in groups.values() for name in group) == sorted(
+            name for name, _ in m.named_parameters()
+        )
         assert groups["ssm"] == m.ssm_parameter_names()
     leaves = {leaf for layer in model.model.layers for leaf in layer.mixer.ssm_parameters}
     assert {name.rsplit(".", 1)[-1] for name in model.ssm_parameter_names()} == leaves
