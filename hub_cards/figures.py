@@ -214,9 +214,9 @@ def _draw_levels(study: Study, axes: Axes, scale: Scale) -> list[str]:
                     text,
                     (1.0, height),
                     xycoords="axes fraction",
-                    xytext=(5, 0),
+                    xytext=(5, -5 if height == 0 else 5),
                     textcoords="offset points",
-                    va="bottom" if height == 0 else "top",
+                    va="top" if height == 0 else "bottom",
                     fontsize=8.5,
                     color="#444444",
                 )

@@ -67,7 +67,14 @@ class Scale:
         return " points" if self.is_share else ""
 
     def interval(self, interval: Interval | None) -> str:
-        return "\u2013" if interval is None else f"{self.difference(interval.low)} to {self.difference(interval.high)}"
+        if interval is None:
+            return "\u2013"
+        return f"{self._end(interval.low)} to {self._end(interval.high)}"
+
+    def _end(self, value: float) -> str:
+        """An interval's end; one that would be rounded to 0 keeps its sign, as the sign is what matters."""
+        text = self.difference(value)
+        return _signed(f"{100 * value:+.1g}") if self.is_share and float(_plain(text)) == 0 and value else text
 
 
 @dataclass(frozen=True)
@@ -111,15 +118,15 @@ def format_flops(flops: float | None) -> str:
     if mantissa == "10.00":
         mantissa, exponent = "1.00", exponent + 1
     superscript = str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return f"{mantissa} \u00b7 10{superscript}"
+    return f"{mantissa}\u00a0\u00b7\u00a010{superscript}"
 
 
 def format_seconds(seconds: float | None) -> str:
     if seconds is None:
         return "\u2013"
     if seconds < 100:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+        return f"{seconds:.1f}\u00a0s"
+    return f"{seconds / 60:.1f}\u00a0min" if seconds < 6000 else f"{seconds / 3600:.1f}\u00a0h"
 
 
 def join_words(words: Iterable[str]) -> str:
@@ -517,9 +524,10 @@ def _gone(study: Study, models: Sequence[ModelAnswer]) -> list[str]:
         return []
     total = len(study.models) * len(study.arms) * len(study.seeds)
     names = [f"{m}/{a}/seed-{s}" for m, a, s in study.missing]
+    verb = "is" if len(names) == 1 else "are"
     listed = ", ".join(names[:4]) + (", \u2026" if len(names) > 4 else "")
     return [
-        f"{len(names)} of {total} runs are not finished ({listed}). Means use the runs there are, so arms may rest on "
+        f"{len(names)} of {total} runs {verb} not finished ({listed}). Means use the runs there are, so arms may rest on "
         "different seeds; differences use only seeds that have both sides."
     ]
 
@@ -534,3 +542,7 @@ def _cannot(number: int) -> str:
 
 def _signed(text: str) -> str:
     return text.replace("-", MINUS)
+
+
+def _plain(text: str) -> str:
+    return text.replace(MINUS, "-")

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCard
+from synthetic_study import write_study
+
+from neverscratch.hub_cards import write_card
+from neverscratch.hub_cards.card import is_generated
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write_study(tmp_path / "digits", {"s4d": {"scratch": [300], "spt": [325]}}) / "s4d/spt/seed-0"
+
+
+def test_metadata(run: Path):
+    path = write_card(run)
+    assert path == run / "README.md"
+    card = ModelCard.load(path)
+    data = card.data
+    assert (
+        data.license == "apache-2.0"
+        and data.library_name == "transformers"
+        and data.model_name == "s4d-digits-spt-seed-0"
+    )
+    assert {"neverscratch", "s4d", "digits", "self-pretraining"} <= set(data.tags)
+    test, validation = data.eval_results
+    assert test.metric_value == 325 / 360 and test.metric_type == "accuracy"
+    assert (test.dataset_name, test.dataset_type, test.dataset_split) == ("Digits", "digits", "test")
+    assert test.task_type == "image-classification" and validation.dataset_split == "validation"
+
+
+def test_text_says_how_to_repeat_it(run: Path):
+    write_card(run)
+    text = (run / "README.md").read_text(encoding="utf-8")
+    for part in (
+        "neverscratch compare digits",
+        "init 11, order 12, mask 13, split 14",
+        "torch 2.13.0",
+        "abc1234",
+        "masked tokens | 800",
+        "300 train, 180 validation, 360 test",
+        "CC BY 4.0",
+        "90.3%",
+        "recipe.yaml",
+    ):
+        assert part in text, part
+    assert "still falling" not in text and "None" not in text
+
+
+def test_three_lines_of_python(run: Path):
+    write_card(run)
+    code = re.search(r"```python\n(.*?)```", (run / "README.md").read_text(encoding="utf-8"), re.S)
+    assert code is not None
+    body = ast.parse(code[1]).body
+    assert isinstance(body[0], ast.ImportFrom) and len(body) == 4
+    assert "AutoFeatureExtractor" in code[1]
+
+
+def test_text_tasks_name_a_tokenizer(run: Path):
+    (run / "preprocessor_config.json").unlink()
+    (run / "tokenizer.json").write_text("{}")
+    write_card(run)
+    assert "AutoTokenizer" in (run / "README.md").read_text(encoding="utf-8")
+
+
+def test_written_anew_unless_edited(run: Path):
+    path = write_card(run)
+    assert path is not None and is_generated(path.read_text(encoding="utf-8"))
+    metrics = json.loads((run / "metrics.json").read_text())
+    metrics["still_improving"] = True
+    (run / "metrics.json").write_text(json.dumps(metrics))
+    assert write_card(run) == path
+    assert "still falling when it stopped" in path.read_text(encoding="utf-8")
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    assert write_card(run) == path
+
+    edited = path.read_text(encoding="utf-8").replace("It has", "My own words: it has")
+    path.write_text(edited, encoding="utf-8")
+    with pytest.warns(UserWarning, match="edited by hand and is kept; delete or rename"):
+        assert write_card(run) is None
+    assert path.read_text(encoding="utf-8") == edited
+
+
+def test_metadata_edited_by_hand_counts_too(run: Path):
+    path = write_card(run)
+    assert path is not None
+    path.write_text(path.read_text().replace("license: apache-2.0", "license: mit"))
+    with pytest.warns(UserWarning, match="edited"):
+        assert write_card(run) is None
+
+
+def test_foreign_card_is_kept(run: Path):
+    (run / "README.md").write_text("# mine\n")
+    with pytest.warns(UserWarning, match="kept"):
+        assert write_card(run) is None
+    assert (run / "README.md").read_text() == "# mine\n"
+
+
+def test_no_home_path_or_token(run: Path):
+    study = run.parents[2] / "study.json"
+    info = json.loads(study.read_text())
+    info["command"] = "neverscratch compare digits --out /home/someone/runs --token hf_abcdefghijklmn"
+    study.write_text(json.dumps(info))
+    write_card(run)
+    text = (run / "README.md").read_text(encoding="utf-8")
+    assert "someone" not in text and "hf_abc" not in text and "--out ~/runs" in text
+
+
+def test_a_run_without_its_study_still_has_a_card(run: Path):
+    (run.parents[2] / "study.json").unlink()
+    path = write_card(run)
+    assert path is not None
+    assert ModelCard.load(path).data.eval_results[0].metric_value == 325 / 360
+
+
+@pytest.mark.parametrize("name", ["run.json", "metrics.json"])
+def test_unfinished_run(run: Path, name: str):
+    (run / name).unlink()
+    with pytest.raises(ValueError, match=r"is no finished run .*; give a folder with run\.json and metrics\.json"):
+        write_card(run)

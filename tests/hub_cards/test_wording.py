@@ -1,0 +1,212 @@
+"""Every rule of the page's words, each by a study made to trigger it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic_study import write_study
+
+from neverscratch.hub_cards.runs import read_study
+from neverscratch.hub_cards.statistics import Interval
+from neverscratch.hub_cards.wording import (
+    Answer,
+    Scale,
+    answer,
+    format_flops,
+    format_seconds,
+    join_words,
+    seeds_word,
+)
+
+LOW, MIDDLE, HIGH = [280, 285, 282], [305, 309, 308], [335, 339, 336]
+WIDE = [270, 330, 300]
+
+
+def read(folder: Path, *args: Any, **kwargs: Any) -> Answer:
+    return answer(read_study(write_study(folder, *args, **{"baselines": {}, **kwargs})))
+
+
+def arms(scratch: list[int], matched: list[int] | None, spt: list[int]) -> dict[str, dict[str, list[int]]]:
+    return {"net": {"scratch": scratch, **({"scratch-matched": matched} if matched else {}), "spt": spt}}
+
+
+@pytest.mark.parametrize(
+    ("counts", "kind", "headline"),
+    [
+        (
+            arms(LOW, MIDDLE, HIGH),
+            "helped",
+            "With these settings self-pretraining helped net, by more than its extra steps",
+        ),
+        (arms(LOW, None, HIGH), "helped-unmatched", "beat training from scratch for net, with more steps and no arm"),
+        (arms(LOW, HIGH, HIGH), "extra-training", "but not clearly the same number of steps from scratch"),
+        (arms(LOW, HIGH, MIDDLE), "longer-better", "training longer from scratch did better than self-pretraining"),
+        (arms(WIDE, HIGH, LOW), "longer-better", "training longer from scratch did better than self-pretraining"),
+        (arms(MIDDLE, HIGH, LOW), "hurt", "With these settings self-pretraining hurt net"),
+        (arms(WIDE, MIDDLE, HIGH), "unclear", "For net three seeds cannot tell whether self-pretraining helps"),
+        (arms(LOW, LOW, WIDE), "unclear", "For net three seeds cannot tell whether self-pretraining helps"),
+    ],
+)
+def test_headline(tmp_path: Path, counts, kind, headline):
+    found = read(tmp_path / "s", counts)
+    assert found.models[0].kind == kind
+    assert headline in found.headline
+
+
+def test_headline_groups_models(tmp_path: Path):
+    by_arm = arms(LOW, MIDDLE, HIGH)["net"]
+    found = read(tmp_path / "s", {"a": by_arm, "b": {**by_arm, "spt": WIDE}, "c": by_arm})
+    assert found.headline == (
+        "With these settings self-pretraining helped a and c, by more than its extra steps explain; "
+        "for b three seeds cannot tell whether self-pretraining helps."
+    )
+
+
+def test_clear_gain_counts_the_seeds(tmp_path: Path):
+    text = read(tmp_path / "s", arms(LOW, MIDDLE, HIGH)).models[0].text
+    assert "Over scratch: a clear gain of +15.1 points on average (95% interval" in text
+    assert "ahead in all three seeds" in text
+
+
+def test_clear_loss(tmp_path: Path):
+    text = read(tmp_path / "s", arms(HIGH, HIGH, LOW)).models[0].text
+    assert "Over scratch: a clear loss of \u221215.1 points" in text and "behind in all three seeds" in text
+
+
+def test_interval_with_zero_cannot_tell(tmp_path: Path):
+    text = read(tmp_path / "s", arms(LOW, LOW, WIDE)).models[0].text
+    assert "includes 0, so three seeds cannot tell" in text and "ahead in two of three seeds" in text
+    assert "clear" not in text
+
+
+def test_small_test_split_cannot_tell(tmp_path: Path):
+    found = read(tmp_path / "s", arms([300, 310, 305], [300, 310, 305], [305, 316, 312]))
+    assert "so the test split is too small to tell" in found.models[0].text
+    assert "no difference" not in found.models[0].text
+    assert "For net these runs cannot tell" in found.headline
+
+
+def test_one_seed_cannot_tell(tmp_path: Path):
+    found = read(tmp_path / "s", arms([280], [290], [340]))
+    assert "+16.7 points, but one seed gives no interval and cannot tell" in found.models[0].text
+    assert found.headline == "For net one seed cannot tell whether self-pretraining helps."
+    assert any("One seed shows one outcome" in w for w in found.warnings)
+
+
+def test_no_difference_at_all(tmp_path: Path):
+    found = read(tmp_path / "s", arms(LOW, LOW, LOW))
+    assert "Over scratch: no difference in all three seeds." in found.models[0].text
+    assert found.models[0].kind == "unclear"
+
+
+def test_missing_arms(tmp_path: Path):
+    found = read(tmp_path / "s", {"net": {"scratch": LOW}})
+    assert "the runs needed to judge self-pretraining are missing" in found.headline
+    assert "there is no finished spt run" in found.models[0].text
+    assert found.costs == () and "not measured" in found.more_training[0]
+
+
+def test_more_training(tmp_path: Path):
+    cases = {
+        "no.": arms(LOW, MIDDLE, HIGH),
+        "yes, and more.": arms(LOW, HIGH, MIDDLE),
+        "that cannot be ruled out.": arms(LOW, HIGH, HIGH),
+    }
+    for index, (text, counts) in enumerate(cases.items()):
+        assert read(tmp_path / str(index), counts).more_training[0].startswith(f"net: {text}")
+
+
+def test_gaps_before_and_after(tmp_path: Path):
+    counts = {"a": {"scratch": LOW, "spt": MIDDLE}, "b": {"scratch": MIDDLE, "spt": HIGH}}
+    text = read(tmp_path / "s", counts).gaps[0]
+    assert text.startswith("b over a, from scratch: a clear gain of +6.9 points")
+    assert "b over a, after self-pretraining: a clear gain of +8.1 points" in text
+    assert "Change of this gap from before to after: +1.2 points on average" in text
+
+
+def test_cost(tmp_path: Path):
+    text = read(tmp_path / "s", arms(LOW, MIDDLE, HIGH)).costs[0]
+    assert "2,300 steps instead of 1,500 (1.53 times as many)" in text
+    assert "1.53 times the FLOPs" in text and "times the time" in text
+
+
+def test_warns_when_scratch_was_still_improving(tmp_path: Path):
+    flags = (("net", "scratch", 0), ("net", "scratch", 2), ("net", "scratch-matched", 1), ("net", "spt", 1))
+    warnings = read(tmp_path / "s", arms(LOW, MIDDLE, HIGH), still_improving=flags).warnings
+    assert (
+        "Still improving when training stopped: 2 of 3 scratch runs of net and 1 of 3 scratch-matched runs of net. "
+        "Their accuracy is not final, so a gain over them may only show that they were stopped early."
+    ) in warnings
+    assert any("1 of 3 spt runs of net. More finetuning" in w for w in warnings)
+    assert not any("Still improving" in w for w in read(tmp_path / "t", arms(LOW, MIDDLE, HIGH)).warnings)
+
+
+def test_baseline_ahead_of_every_network(tmp_path: Path):
+    warnings = read(tmp_path / "s", baselines={"logistic regression": [0.945, 0.94], "1-NN": [0.85]}).warnings
+    assert warnings[0].startswith("On the same training data logistic regression (94.2%) beats every network here")
+    assert "1-NN (85.0%) beats 4 of the 6 network rows" in warnings[1]
+    assert not any("beat" in w for w in read(tmp_path / "t", baselines={"majority class": [0.1]}).warnings)
+
+
+def test_says_that_nothing_was_tuned(tmp_path: Path):
+    assert any("not tuned for each model and arm" in w and "sign" in w for w in read(tmp_path / "s").warnings)
+
+
+def test_few_seeds_caveat_stops_at_six(tmp_path: Path):
+    assert any(w.startswith("Three seeds make a t interval wide") for w in read(tmp_path / "s").warnings)
+    six = [280, 285, 282, 279, 281, 288]
+    assert not any("t interval wide" in w for w in read(tmp_path / "t", arms(six, six, six)).warnings)
+
+
+def test_chance_level(tmp_path: Path):
+    warnings = read(tmp_path / "s", arms([36, 40, 34], [300, 301, 303], [320, 322, 321])).warnings
+    assert any("No better than chance (10.0%): net scratch." in w for w in warnings)
+
+
+def test_equal_differences_are_explained(tmp_path: Path):
+    warnings = read(tmp_path / "s", arms([280, 290, 285], [281, 290, 285], [330, 340, 335])).warnings
+    assert any("Every seed gave the same difference for net over scratch." in w for w in warnings)
+
+
+def test_missing_runs_are_counted(tmp_path: Path):
+    found = read(tmp_path / "s", arms(LOW, MIDDLE, [320, -1, 330]))
+    assert any(w.startswith("1 of 9 runs is not finished (net/spt/seed-1)") for w in found.warnings)
+    assert "up to three seeds per model and arm" in found.setting
+
+
+def test_budgets_that_do_not_match(tmp_path: Path):
+    folder = write_study(tmp_path / "s", arms(LOW, MIDDLE, HIGH))
+    for seed in (0, 1):
+        path = folder / f"net/scratch-matched/seed-{seed}/run.json"
+        raw = json.loads(path.read_text())
+        raw["stages"][0].update(steps=1900, flops=raw["stages"][0]["flops"] / 2)
+        path.write_text(json.dumps(raw))
+    warnings = answer(read_study(folder)).warnings
+    assert any("net scratch-matched differ in length (1,900 and 2,300 steps)" in w for w in warnings)
+    assert any("they are not matched" in w for w in warnings)
+    assert any("matched in steps, not in FLOPs" in w for w in warnings)
+
+
+def test_direction_is_said_when_less_is_better(tmp_path: Path):
+    found = read(tmp_path / "s", arms(LOW, MIDDLE, HIGH), task={"metric": "mae", "greater_is_better": False})
+    assert "less is better" in found.setting and "points" not in found.models[0].text
+    assert found.models[0].kind == "hurt"
+
+
+def test_numbers_as_words():
+    scale = Scale("accuracy")
+    assert (scale.value(0.8594), scale.difference(-0.008), scale.difference(0.00001)) == ("85.9%", "\u22120.8", "0.0")
+    assert scale.value(None) == "\u2013" and Scale("mae").difference(0.1234) == "+0.123"
+    assert scale.interval(Interval(-0.0003, 0.0081)) == "\u22120.03 to +0.8"
+    assert [format_flops(x) for x in (None, 0, 9.999e11, 1.5)] == [
+        "\u2013",
+        "0",
+        "1.00\u00a0\u00b7\u00a010¹²",
+        "1.50\u00a0\u00b7\u00a010⁰",
+    ]
+    assert [format_seconds(x) for x in (8.14, 240, 7200)] == ["8.1\u00a0s", "4.0\u00a0min", "2.0\u00a0h"]
+    assert [join_words(x) for x in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]
+    assert [seeds_word(n) for n in (1, 3, 12)] == ["one seed", "three seeds", "12 seeds"]
