@@ -191,10 +191,13 @@ def _single_stage(recipe: Recipe, model: str, stage: str, seed: int, source: str
 def report(
     folder: Annotated[Path, typer.Argument(help="Folder of a study, such as runs/digits.")],
 ) -> None:
-    """Write the page, the tables and the figures of the finished runs of a study."""
+    """Write the page, the tables, the figures and the model cards of the finished runs of a study."""
+    from neverscratch.hub_cards.card import write_card
     from neverscratch.hub_cards.report import write_report
 
     paths = write_report(folder)
+    for record in sorted(folder.glob("*/*/seed-*/run.json")):
+        write_card(record.parent)
     typer.echo(f"\nOpen {paths.html}; the same as text: {paths.markdown}; every run: {paths.csv}")
 
 

@@ -348,10 +348,10 @@ def _write_log(history: list[dict[str, Any]], stage: str, path: Path) -> None:
     kept = ("loss", "learning_rate", "grad_norm")
     with path.open("w", encoding="utf-8") as file:
         for entry in history:
-            values = {name: value for name, value in entry.items() if name in kept}
+            values = {name: entry[name] for name in kept if name in entry}
             values |= {
                 name: value
-                for name, value in entry.items()
+                for name, value in sorted(entry.items())
                 if name.startswith("eval_") and "runtime" not in name and "per_second" not in name
             }
             if values:

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
+from neverscratch.modeling import parameter_groups
+
 from .objectives import Objective
 
 
@@ -37,30 +39,27 @@ def count_flops(model: nn.Module, batch: dict[str, Tensor]) -> int:
     return counter.get_total_flops()
 
 
-def parameter_groups(
-    model: nn.Module, learning_rate: float, weight_decay: float, ssm_learning_rate: float | None, decay_names: set[str]
+def optimizer_groups(
+    model: nn.Module, learning_rate: float, weight_decay: float, ssm_learning_rate: float | None
 ) -> list[dict[str, Any]]:
-    """Optimiser groups chosen by parameter name, each trained parameter in exactly one.
+    """Optimiser groups chosen by parameter name: decayed, not decayed, and state-space parameters.
 
-    State-space parameters get min(learning_rate, ssm_learning_rate) and no decay (Gu et al. 2022, arXiv 2111.00396);
-    biases and norms get no decay; the rest decays. `names` lists the parameters of each group.
+    The last get min(learning_rate, ssm_learning_rate) and no decay (Gu et al. 2022, arXiv 2111.00396).
+
+    Returns:
+        Groups for a torch optimiser, with `group` (its name) and `names` (its parameters) beside the options.
     """
-    ssm_names = set(model.ssm_parameter_names())  # type: ignore[operator]
     ssm_rate = learning_rate if ssm_learning_rate is None else min(learning_rate, ssm_learning_rate)
-    groups = {
+    options = {
         "decay": {"lr": learning_rate, "weight_decay": weight_decay},
         "no_decay": {"lr": learning_rate, "weight_decay": 0.0},
         "ssm": {"lr": ssm_rate, "weight_decay": 0.0},
     }
-    members: dict[str, list[tuple[str, nn.Parameter]]] = {group: [] for group in groups}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            group = "ssm" if name in ssm_names else "decay" if name in decay_names else "no_decay"
-            members[group].append((name, parameter))
+    parameters = dict(model.named_parameters())
     return [
-        {"params": [p for _, p in members[group]], "names": [n for n, _ in members[group]], "group": group, **options}
-        for group, options in groups.items()
-        if members[group]
+        {"params": [parameters[name] for name in names], "names": names, "group": group, **options[group]}
+        for group, names in parameter_groups(model).items()
+        if names
     ]
 
 
@@ -113,10 +112,8 @@ class StageTrainer(Trainer):
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
             model = self.model if model is None else model
-            decay = set(self.get_decay_parameter_names(model))
-            groups = parameter_groups(
-                model, self.args.learning_rate, self.args.weight_decay, self.ssm_learning_rate, decay
-            )
+            model = self.accelerator.unwrap_model(model)
+            groups = optimizer_groups(model, self.args.learning_rate, self.args.weight_decay, self.ssm_learning_rate)
             for group in groups:
                 del group["names"], group["group"]
             optimizer_class, options = self.get_optimizer_cls_and_kwargs(self.args, model)

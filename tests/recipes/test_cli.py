@@ -1,0 +1,143 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+from tiny_recipe import RAW
+from transformers import AutoModelForSequenceClassification
+
+from neverscratch.recipes.cli import main
+
+
+def call(*arguments, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["neverscratch", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    return stop.value.code
+
+
+@pytest.fixture
+def recipe_file(tmp_path):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(RAW))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compare", "digist"], "Did you mean 'digits'"),
+        (["compare", "digits", "--models", "s4e"], "Unknown model 's4e'. Did you mean 's4d'"),
+        (["compare", "digits", "--arms", "scratch,stp"], "Unknown arm 'stp'. Did you mean 'spt'"),
+        (["compare", "digits", "--arms", ","], "--arms is empty"),
+        (["compare", "digits", "--set", "finetune.lerning_rate=1"], "Did you mean 'learning_rate'"),
+        (["compare", "digits", "--set", "nonsense"], "not of the form"),
+        (["pretrain", "digits", "--model", "s4", "--out", "x"], "Did you mean 's4d'"),
+        (["finetune", "digits", "--from", "scratch", "--out", "x"], "--from scratch needs --model"),
+        (["finetune", "digits", "--from", "./nowhere", "--out", "x"], "is no folder and no Hub id"),
+        (["finetune", "digits", "--from", ".", "--out", "x"], "holds no config.json"),
+        (["list", "modles"], "Did you mean 'models'"),
+    ],
+)
+def test_wrong_names_are_refused_before_any_data_is_loaded(arguments, message, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("neverscratch.tasks.load_task", lambda *args, **kwargs: pytest.fail("data were loaded"))
+    assert call(*arguments, monkeypatch=monkeypatch) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error and error.count("\n") == 1
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("arguments", [["compare", "--seeds", "0"], ["compare", "--bogus"], ["bogus"]])
+def test_wrong_usage_exits_with_two(arguments, monkeypatch):
+    assert call(*arguments, monkeypatch=monkeypatch) == 2
+
+
+@pytest.mark.parametrize("what", ["models", "recipes", "tasks"])
+def test_list(what, monkeypatch, capsys):
+    assert call("list", what, monkeypatch=monkeypatch) == 0
+    shown = capsys.readouterr().out
+    assert {"models": "s4d", "recipes": "gunpoint", "tasks": "digits"}[what] in shown
+
+
+def test_a_dry_run_shows_steps_and_writes_nothing(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert call("compare", "digits", "--models", "s4d", "--dry-run", monkeypatch=monkeypatch) == 0
+    shown = capsys.readouterr().out
+    assert "800 + 1500 steps" in shown and "2300 steps" in shown and "transformer" not in shown
+    assert not any(tmp_path.iterdir())
+
+
+def test_pretrain_then_finetune_needs_only_the_folder(recipe_file, tmp_path, monkeypatch, capsys):
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert call("pretrain", recipe_file, "--model", "s4d", "--out", first, monkeypatch=monkeypatch) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml", "first"}
+    assert call("finetune", recipe_file, "--from", first, "--out", second, monkeypatch=monkeypatch) == 0
+    assert "accuracy" in capsys.readouterr().out
+    model = AutoModelForSequenceClassification.from_pretrained(second)
+    assert model.config.model_type == "neverscratch_s4d"
+    assert json.loads((second / "run.json").read_text())["arm"] == "spt"
+    assert (second / "README.md").is_file()
+    assert call("finetune", recipe_file, "--from", first, "--out", second, monkeypatch=monkeypatch) == 1
+    assert "exists already" in capsys.readouterr().err
+    wrong = ["finetune", recipe_file, "--from", first, "--model", "transformer", "--out", tmp_path / "third"]
+    assert call(*wrong, monkeypatch=monkeypatch) == 1
+    assert "holds a s4d" in capsys.readouterr().err
+
+
+def test_compare_writes_the_page_and_the_table(recipe_file, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "runs"
+    arguments = ["compare", recipe_file, "--seeds", 2, "--models", "s4d", "--out", out]
+    assert call(*arguments, monkeypatch=monkeypatch) == 0
+    assert "report.html" in capsys.readouterr().out
+    assert {"report.html", "report.md", "results.csv", "figures", "study.json", "baselines.json"} <= set(
+        os.listdir(out)
+    )
+    lines = (out / "results.csv").read_text().splitlines()
+    assert len(lines) == 1 + 2 * 3
+    page = (out / "report.html").read_text()
+    before = (out / "results.csv").read_bytes()
+    assert call("report", out, monkeypatch=monkeypatch) == 0
+    assert (out / "results.csv").read_bytes() == before
+    assert "s4d" in page and "logistic regression" in page
+    for run in out.glob("s4d/*/seed-*"):
+        assert (run / "README.md").is_file()
+
+
+def test_report_refuses_a_folder_without_a_study(tmp_path, monkeypatch, capsys):
+    assert call("report", tmp_path, monkeypatch=monkeypatch) == 1
+    assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_two_processes_train_one_model(recipe_file, tmp_path):
+    """`accelerate launch --cpu` silently starts one process: torchrun starts two, and the world size is checked."""
+    out = tmp_path / "two"
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29611",
+        "-m", "neverscratch.recipes.train", "finetune", str(recipe_file), "--from", "scratch", "--model", "s4d",
+        "--out", str(out), "--set", "finetune.per_device_train_batch_size=8",
+    ]  # fmt: skip
+    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    stage = json.loads((out / "run.json").read_text())["stages"][0]
+    assert stage["world_size"] == 2 and stage["batch_size"] == 16 and stage["steps"] == 12
+    rows = (out / "predictions.csv").read_text().splitlines()[1:]
+    ids = [int(row.split(",")[0]) for row in rows]
+    assert len(ids) == 360 and len(set(ids)) == 360
+    one = tmp_path / "one"
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "neverscratch.recipes.train",
+            *command[command.index("finetune") :][:-4],
+            "--out",
+            str(one),
+        ],
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert ids == [int(row.split(",")[0]) for row in (one / "predictions.csv").read_text().splitlines()[1:]]

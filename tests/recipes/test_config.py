@@ -1,0 +1,104 @@
+import pytest
+import yaml
+
+from neverscratch.modeling import AUTO_CLASSES, FAMILIES
+from neverscratch.recipes import config
+from neverscratch.recipes.config import available_recipes, derive_seed, load_recipe, parse_recipe
+
+
+@pytest.mark.parametrize("name", sorted(available_recipes()))
+def test_every_packaged_recipe_parses_and_its_models_are_built(name):
+    recipe = load_recipe(name)
+    for entry in recipe.models.values():
+        inputs = {"vocab_size": 20} if recipe.objective.endswith("tokens") else {"num_channels": 1}
+        model = AUTO_CLASSES["AutoModel"].from_config(FAMILIES[entry.family](**entry.config, **inputs))
+        assert model.num_parameters() > 0
+        assert entry.source
+
+
+@pytest.mark.parametrize("name", sorted(available_recipes()))
+def test_recipes_write_numbers_that_yaml_reads_as_numbers(name):
+    raw = yaml.safe_load(available_recipes()[name].read_text())
+    for stage in ("pretrain", "finetune"):
+        assert all(not isinstance(raw[stage][key], str) for key in ("learning_rate", "ssm_learning_rate"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("finetune.learnin_rate=1", "'learnin_rate'.*Did you mean 'learning_rate'"),
+        ("finetunee.learning_rate=1", "'finetunee'.*Did you mean 'finetune'"),
+        ("objectiv=masked_tokens", "'objectiv'.*Did you mean 'objective'"),
+        ("models.s4e.config.d_state=8", "'s4e'.*Did you mean 's4d'"),
+        ("models.s4d.config.d_stat=8", "'d_stat'.*Did you mean 'd_state'"),
+        ("models.s4d.confg.d_state=8", "'confg'.*Did you mean 'config'"),
+        ("finetune.learning_rate=abc", "finetune.learning_rate: .*valid number"),
+        ("finetune.max_steps=0", "finetune.max_steps: .*greater than 0"),
+        ("finetune.warmup_steps=[1]", "warmup_steps=\\[1\\.?0?\\] is not allowed"),
+        ("finetune.output_dir=x", "decided by the study"),
+        ("mask_ratio=1.5", "mask_ratio: .*less than 1"),
+        ("mask_ratio=", "needs mask_ratio"),
+        ("objective=next_token", "takes no mask_ratio"),
+        ("select=bst", "select: .*'last' or 'best'"),
+        ("train_size=0", "train_size: .*greater than 0"),
+        ("task.name=x", "task is a single value"),
+        ("finetune.learning_rate", "not of the form key.subkey=value"),
+        ("=3", "not of the form key.subkey=value"),
+        ("models.s4d.family=s4e", "'s4e'.*Did you mean 's4d'"),
+    ],
+)
+def test_bad_settings_are_refused_with_the_nearest_name(setting, message):
+    with pytest.raises(ValueError, match=message):
+        load_recipe("digits", [setting])
+
+
+def test_settings_are_read_as_numbers():
+    recipe = load_recipe("digits", ["finetune.learning_rate=1e-4", "models.s4d.config.d_state=16", "train_size=100"])
+    assert recipe.finetune.learning_rate == 1e-4
+    assert recipe.models["s4d"].config["d_state"] == 16
+    assert recipe.train_size == 100
+
+
+def test_unknown_recipe_and_keys_in_yaml(tmp_path, raw_recipe):
+    with pytest.raises(ValueError, match="'digist'.*Did you mean 'digits'"):
+        load_recipe("digist")
+    with pytest.raises(ValueError, match="no recipe file"):
+        load_recipe(str(tmp_path / "none.yaml"))
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("task: [")
+    with pytest.raises(ValueError, match="not valid YAML"):
+        load_recipe(str(broken))
+    broken.write_text("- a list")
+    with pytest.raises(ValueError, match="must hold a mapping"):
+        load_recipe(str(broken))
+    raw_recipe["finetuning"] = {}
+    with pytest.raises(ValueError, match="'finetuning'.*Did you mean 'finetune'"):
+        parse_recipe(raw_recipe, "x.yaml")
+    del raw_recipe["finetuning"], raw_recipe["finetune"]
+    with pytest.raises(ValueError, match="finetune is missing"):
+        parse_recipe(raw_recipe, "x.yaml")
+
+
+def test_a_causal_objective_on_a_bidirectional_model_is_refused(raw_recipe):
+    raw_recipe.update(objective="next_token", mask_ratio=None)
+    with pytest.raises(ValueError, match="would let the bidirectional model 'transformer' see its target"):
+        parse_recipe(raw_recipe, "x.yaml")
+
+
+def test_overrides_change_one_model_only(raw_recipe):
+    raw_recipe["models"]["s4d"]["overrides"] = {"finetune": {"learning_rate": 1.0e-4}}
+    recipe = parse_recipe(raw_recipe, "x.yaml")
+    assert recipe.stage("finetune", "s4d").learning_rate == 1e-4
+    assert recipe.stage("finetune", "transformer").learning_rate == 1e-2
+    raw_recipe["models"]["s4d"]["overrides"] = {"finetune": {"learning_rat": 1.0e-4}}
+    with pytest.raises(ValueError, match="Did you mean 'learning_rate'"):
+        parse_recipe(raw_recipe, "x.yaml")
+
+
+def test_seeds_of_different_purposes_are_independent():
+    seeds = {(seed, purpose): derive_seed(seed, purpose) for seed in range(50) for purpose in config.SEED_PURPOSES}
+    assert len(set(seeds.values())) == len(seeds)
+    assert all(0 <= value < 2**31 for value in seeds.values())
+    assert derive_seed(0, "mask") == derive_seed(0, "mask")
+    with pytest.raises(ValueError, match="Unknown seed purpose 'masks'"):
+        derive_seed(0, "masks")
