@@ -1,0 +1,191 @@
+"""Long convolutions of every feature with its own kernel, causal or two-sided.
+
+Legend: B batch, L length, H hidden, n padded length of the transform, F = n / 2 + 1 frequencies.
+
+A causal convolution is y_t = sum_{s<=t} K_{t-s} u_s + D u_t. With a backward kernel K' the sum over the future
+sum_{s>t} K'_{s-t-1} u_s is added: K' is strictly anti-causal, so lag 0 is counted once, by K.
+
+The work is done on copies laid out (H, B, L), feature first: time is contiguous for the transforms, and a kernel is
+shared by neighbouring rows. The result is that memory seen as (B, L, H), so that an elementwise operation and a matrix
+product over features can follow without another copy.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .ops_ssm import batched_matmul, full_precision_matmul
+
+# Blocks of features are transformed one after the other on CPUs, so that a block's transforms stay in the cache.
+_CPU_BLOCK_ELEMENTS = 1 << 18
+
+
+def fast_fft_length(minimum: int) -> int:
+    """Smallest even number 2^a 3^b 5^c, a >= 1, that is at least `minimum`."""
+    best = 1 << max(1, (minimum - 1).bit_length())
+    fives = 1
+    while fives < best:
+        threes = fives
+        while threes < best:
+            twos = 2 * threes
+            while twos < minimum:
+                twos *= 2
+            best = min(best, twos)
+            threes *= 3
+        fives *= 5
+    return best
+
+
+def _feature_first(u: Tensor) -> Tensor:
+    """(B, L, H) to contiguous (H, B, L): free for a result of this file, else one transposition of a matrix."""
+    batch, length, hidden = u.shape
+    return u.reshape(batch * length, hidden).t().contiguous().view(hidden, batch, length)
+
+
+def _feature_last(u: Tensor) -> Tensor:
+    """(H, B, L) to contiguous (B, L, H)."""
+    hidden, batch, length = u.shape
+    return u.view(hidden, batch * length).t().contiguous().view(batch, length, hidden)
+
+
+def _feature_blocks(hidden: int, elements: int, device: torch.device) -> list[slice]:
+    size = max(1, _CPU_BLOCK_ELEMENTS // elements) if device.type == "cpu" else hidden
+    return [slice(start, min(start + size, hidden)) for start in range(0, hidden, size)]
+
+
+class _FFTConv(torch.autograd.Function):
+    """Convolution with circular kernels by real FFTs; the spectra of input and kernel are kept for the backward."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, kernel: Tensor) -> Tensor:
+        batch, length, hidden = u.shape
+        padded = kernel.shape[-1]
+        u = _feature_first(u)
+        kernel_spectrum = torch.fft.rfft(kernel)[:, None]  # (H, 1, F)
+        y = torch.empty_like(u)
+        keep = any(ctx.needs_input_grad)
+        spectra = []
+        for block in _feature_blocks(hidden, batch * padded, u.device):
+            spectrum = torch.fft.rfft(u[block], n=padded)  # (h, B, F)
+            y[block] = torch.fft.irfft(spectrum * kernel_spectrum[block], n=padded)[..., :length]
+            if keep:
+                spectra.append(spectrum)
+        ctx.padded = padded
+        ctx.save_for_backward(kernel_spectrum, *spectra)
+        return y.permute(1, 2, 0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        kernel_spectrum, *spectra = ctx.saved_tensors
+        batch, length, hidden = grad.shape
+        grad = _feature_first(grad)
+        grad_u = torch.empty_like(grad)
+        kernel_spectrum = kernel_spectrum.conj_physical()
+        grad_kernel = torch.empty_like(kernel_spectrum[:, 0])
+        blocks = _feature_blocks(hidden, batch * ctx.padded, grad.device)
+        for block, spectrum in zip(blocks, spectra, strict=True):
+            grad_spectrum = torch.fft.rfft(grad[block], n=ctx.padded)
+            # A correlation with the kernel, and one with the input summed over the batch.
+            grad_u[block] = torch.fft.irfft(grad_spectrum * kernel_spectrum[block], n=ctx.padded)[..., :length]
+            grad_kernel[block] = grad_spectrum.conj_physical_().mul_(spectrum).sum(1)
+        return _feature_last(grad_u), torch.fft.irfft(grad_kernel.conj_physical_(), n=ctx.padded)
+
+
+class _ToeplitzConv(torch.autograd.Function):
+    """Convolution as one matrix product for each feature; taps m = 0 .. 2 L - 2 hold lag m - (L - 1)."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, taps: Tensor) -> Tensor:
+        length = u.shape[1]
+        u = _feature_first(u)
+        toeplitz = taps.unfold(1, length, 1).flip(1)  # (H, s, t) holds lag t - s
+        ctx.save_for_backward(u, toeplitz)
+        return batched_matmul(u, toeplitz).permute(1, 2, 0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        u, toeplitz = ctx.saved_tensors
+        hidden, _, length = u.shape
+        grad = _feature_first(grad)
+        grad_u = batched_matmul(grad, toeplitz.transpose(1, 2))
+        # In rows of 2 L - 1 values, each written one further to the left, equal lags stand in one column.
+        skewed = grad.new_zeros(hidden, length, 2 * length - 1)
+        rows = skewed.as_strided((hidden, length, length), (skewed.stride(0), 2 * length - 2, 1), length - 1)
+        rows.copy_(batched_matmul(u.transpose(1, 2), grad))
+        return _feature_last(grad_u), skewed.sum(1)
+
+
+def _two_sided(
+    kernel: Tensor, kernel_backward: Tensor | None, skip: Tensor | None, length: int
+) -> tuple[Tensor, Tensor]:
+    """Lags 0 .. L - 1 with the skip in lag 0, and lags -(L - 1) .. -1."""
+    kernel = kernel[:, :length]
+    if skip is not None:
+        kernel = torch.cat([kernel[:, :1] + skip[:, None], kernel[:, 1:]], dim=1)
+    if kernel_backward is None:
+        return kernel, kernel.new_zeros(kernel.shape[0], length - 1)
+    return kernel, kernel_backward[:, : length - 1].flip(1)
+
+
+def _compute_dtype(u: Tensor, kernel: Tensor) -> torch.dtype:
+    return torch.promote_types(torch.promote_types(u.dtype, kernel.dtype), torch.float32)
+
+
+def fft_conv(u: Tensor, kernel: Tensor, kernel_backward: Tensor | None = None, skip: Tensor | None = None) -> Tensor:
+    """Convolve along the length by FFT, in O(L log L).
+
+    Args:
+        u: Input (B, L, H); half precision is computed in float32.
+        kernel: Causal kernel (H, >= L), lag 0 first.
+        kernel_backward: Strictly anti-causal kernel (H, >= L - 1), lag -1 first; None for a causal convolution.
+        skip: Feed-through D (H,), added to lag 0; None for none.
+
+    Returns:
+        (B, L, H) in the dtype of `u`, feature first in memory.
+    """
+    length = u.shape[1]
+    dtype = _compute_dtype(u, kernel)
+    forward, backward = _two_sided(kernel.to(dtype), kernel_backward, skip, length)
+    padded = fast_fft_length(2 * length - 1)
+    # On a circle the negative lags stand at the end; zeros between keep them apart from the positive ones.
+    gap = forward.new_zeros(forward.shape[0], padded - 2 * length + 1)
+    y = _FFTConv.apply(u.to(dtype), torch.cat([forward, gap, backward.to(dtype)], dim=1))
+    return y.to(u.dtype)
+
+
+def toeplitz_conv(
+    u: Tensor, kernel: Tensor, kernel_backward: Tensor | None = None, skip: Tensor | None = None
+) -> Tensor:
+    """The same as `fft_conv` by dense matrix products, in O(L^2): faster where L is short and the batch is large."""
+    length = u.shape[1]
+    dtype = _compute_dtype(u, kernel)
+    forward, backward = _two_sided(kernel.to(dtype), kernel_backward, skip, length)
+    y = _ToeplitzConv.apply(u.to(dtype), torch.cat([backward.to(dtype), forward], dim=1))
+    return y.to(u.dtype)
+
+
+def long_conv(u: Tensor, kernel: Tensor, kernel_backward: Tensor | None = None, skip: Tensor | None = None) -> Tensor:
+    """Convolve along the length by the faster of `fft_conv` and `toeplitz_conv`; see `fft_conv` for arguments."""
+    batch, length, _ = u.shape
+    # Measured on one CPU core: the products win on short sequences, once the batch repays building the matrices.
+    if u.device.type == "cpu" and length <= 128 and 3 * batch >= length and full_precision_matmul(u.device):
+        return toeplitz_conv(u, kernel, kernel_backward, skip)
+    return fft_conv(u, kernel, kernel_backward, skip)
+
+
+def long_conv_reference(
+    u: Tensor, kernel: Tensor, kernel_backward: Tensor | None = None, skip: Tensor | None = None
+) -> Tensor:
+    """The sums of the definition, one lag at a time; see `fft_conv` for arguments."""
+    length = u.shape[1]
+    y = torch.zeros_like(u) if skip is None else u * skip
+    for lag in range(length):
+        y = y + torch.nn.functional.pad(u[:, : length - lag] * kernel[:, lag], (0, 0, lag, 0))
+    if kernel_backward is not None:
+        for lag in range(1, length):
+            y = y + torch.nn.functional.pad(u[:, lag:] * kernel_backward[:, lag - 1], (0, 0, 0, lag))
+    return y

@@ -1,0 +1,207 @@
+"""S4D: configuration, mixer, and what is particular to the family among the models."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from neverscratch.modeling.configuration_s4d import S4DConfig
+from neverscratch.modeling.modeling_s4d import (
+    S4DForCausalLM,
+    S4DForMaskedLM,
+    S4DForReconstruction,
+    S4DForSequenceClassification,
+    S4DMixer,
+    S4DModel,
+)
+from neverscratch.modeling.ops_conv import long_conv_reference
+from neverscratch.modeling.ops_hippo import s4d_legs
+from neverscratch.modeling.ops_ssm import diagonal_kernel_reference
+
+
+def make_mixer(**changes) -> S4DMixer:
+    fields = {
+        "hidden_size": 8,
+        "d_state": 8,
+        "n_ssm": None,
+        "ssm_init": "lin",
+        "discretization": "zoh",
+        "dt_min": 1e-3,
+        "dt_max": 1e-1,
+        "train_B": True,
+        "bidirectional": True,
+        "hidden_dropout_prob": 0.0,
+        "tie_dropout": False,
+    }
+    torch.manual_seed(0)
+    mixer = S4DMixer(SimpleNamespace(**{**fields, **changes}), layer_idx=0)
+    mixer.init_weights()
+    return mixer
+
+
+def make_config(**changes) -> S4DConfig:
+    return S4DConfig(**{"vocab_size": 11, "hidden_size": 8, "d_state": 4, "num_hidden_layers": 2, **changes})
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize("discretization", ["zoh", "bilinear"])
+@pytest.mark.parametrize("ssm_init", ["lin", "legs"])
+def test_mixer_equals_its_definition(bidirectional: bool, discretization: str, ssm_init: str) -> None:
+    mixer = make_mixer(bidirectional=bidirectional, discretization=discretization, ssm_init=ssm_init, n_ssm=4)
+    u = torch.randn(2, 33, 8)
+    kernels = diagonal_kernel_reference(
+        mixer.log_dt.double().exp(),
+        -mixer.log_A_real.double().exp(),
+        mixer.A_imag,
+        mixer.B,
+        mixer.C,
+        33,
+        discretization,
+    )
+    assert kernels.shape[0] == (2 if bidirectional else 1)
+    y = long_conv_reference(u.double(), *kernels, *([] if bidirectional else [None]), mixer.D.double())
+    expected = F.glu(F.linear(F.gelu(y), mixer.output_linear.weight.double(), mixer.output_linear.bias.double()))
+    assert torch.allclose(mixer(u).double(), expected, atol=2e-6)
+
+
+def test_start_values() -> None:
+    mixer = make_mixer(hidden_size=512, n_ssm=2, ssm_init="legs", d_state=64)
+    assert torch.allclose(mixer.log_A_real.exp(), torch.full((2, 32), 0.5))
+    assert torch.allclose(mixer.A_imag[1].double(), s4d_legs(64)[:, 1], rtol=1e-6)
+    dt = mixer.log_dt.exp()
+    assert 1e-3 <= dt.min() < 2e-3 and 5e-2 < dt.max() <= 1e-1
+    assert torch.equal(mixer.B, torch.tensor([1.0, 0.0]).expand(2, 32, 2))
+    assert abs(mixer.C.square().sum(-1).mean().item() - 1) < 0.05
+    assert abs(mixer.D.std().item() - 1) < 0.1
+    bound = 512**-0.5
+    for parameter in mixer.output_linear.parameters():
+        assert 0.95 * bound < parameter.abs().max() <= bound
+
+
+def test_parameter_count() -> None:
+    # Per layer: dt and D, A and B, C of two directions, and the gated output.
+    hidden, state = 8, 4
+    expected = 2 * hidden + 2 * hidden * state + 2 * hidden * state + 2 * hidden**2 + 2 * hidden
+    assert sum(parameter.numel() for parameter in make_mixer(d_state=state).parameters()) == expected
+
+
+def test_causal_mixer_ignores_the_future() -> None:
+    mixer = make_mixer(bidirectional=False)
+    u = torch.randn(2, 150, 8)
+    changed = u.clone()
+    changed[:, 70:] = 5.0
+    assert torch.allclose(mixer(u)[:, :70], mixer(changed)[:, :70], atol=1e-5)
+
+
+def test_bidirectional_mixer_sees_the_future() -> None:
+    mixer = make_mixer()
+    u = torch.randn(1, 30, 8)
+    changed = u.clone()
+    changed[:, 29] = 5.0
+    assert (mixer(u)[:, 0] - mixer(changed)[:, 0]).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize("fill", [3.0, float("nan")])
+def test_padding_changes_nothing(bidirectional: bool, fill: float) -> None:
+    mixer = make_mixer(bidirectional=bidirectional)
+    u = torch.randn(2, 40, 8)
+    mask = torch.ones(2, 40, dtype=torch.bool)
+    mask[1, 25:] = False
+    padded = u.clone()
+    padded[1, 25:] = fill
+    y = mixer(padded, mask)
+    assert torch.allclose(y[:1], mixer(u[:1]), atol=1e-6)
+    assert torch.allclose(y[1:, :25], mixer(u[1:, :25]), atol=1e-6)
+
+
+@pytest.mark.parametrize("length", [40, 300])
+def test_bfloat16(length: int) -> None:
+    mixer = make_mixer()
+    u = torch.randn(2, length, 8)
+    expected = mixer(u)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (mixer(u) - expected).abs().max() < 0.03 * expected.abs().max()
+    y = mixer.bfloat16()(u.bfloat16())
+    assert y.dtype == torch.bfloat16
+    assert torch.isfinite(y).all()
+    y.float().sum().backward()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in mixer.parameters())
+
+
+def test_every_parameter_gets_a_gradient() -> None:
+    mixer = make_mixer()
+    mixer(torch.randn(2, 17, 8)).square().sum().backward()
+    assert all((parameter.grad != 0).any() for parameter in mixer.parameters())
+    names = {name for name, _ in mixer.named_parameters()}
+    assert set(mixer.ssm_parameters) <= names
+
+
+def test_frozen_B(tmp_path) -> None:
+    S4DModel(make_config()).save_pretrained(tmp_path)
+    model = S4DModel.from_pretrained(tmp_path, train_B=False)
+    assert torch.equal(model.layers[1].mixer.B, torch.tensor([1.0, 0.0]).expand(8, 2, 2))
+    assert not model.layers[1].mixer.B.requires_grad
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert not any(name.endswith(".B") for name, _ in model.named_parameters())
+    model(input_ids=torch.randint(3, 11, (2, 9))).last_hidden_state.sum().backward()
+    assert model.layers[0].mixer.C.grad is not None
+
+
+def test_model_starts_as_the_mixer_says() -> None:
+    torch.manual_seed(0)
+    model = S4DModel(make_config(hidden_size=64))
+    weight = model.layers[1].mixer.output_linear.weight
+    assert 0.95 / 8 < weight.abs().max() <= 1 / 8
+    assert torch.allclose(model.layers[1].mixer.log_A_real.exp(), torch.full((64, 2), 0.5))
+
+
+def test_save_and_load_is_exact(tmp_path) -> None:
+    torch.manual_seed(0)
+    model = S4DForMaskedLM(make_config()).eval()
+    ids = torch.randint(3, 11, (2, 21))
+    model.save_pretrained(tmp_path)
+    loaded = S4DForMaskedLM.from_pretrained(tmp_path).eval()
+    assert torch.equal(model(input_ids=ids).logits, loaded(input_ids=ids).logits)
+    classifier = S4DForSequenceClassification.from_pretrained(tmp_path, num_labels=3)
+    assert torch.equal(classifier.model.layers[0].mixer.C, model.model.layers[0].mixer.C)
+
+
+def test_heads_train_a_step() -> None:
+    ids = torch.randint(3, 11, (2, 16))
+    values = torch.randn(2, 16, 1)
+    mask = torch.zeros(2, 16, dtype=torch.bool)
+    mask[:, 3:7] = True
+    losses = [
+        S4DForMaskedLM(make_config())(input_ids=ids, labels=ids).loss,
+        S4DForCausalLM(make_config(bidirectional=False))(input_ids=ids, labels=ids).loss,
+        S4DForSequenceClassification(make_config(num_labels=3))(input_ids=ids, labels=torch.tensor([0, 2])).loss,
+        S4DForReconstruction(make_config(vocab_size=None, num_channels=1))(
+            input_values=values, labels=values, bool_masked_pos=mask
+        ).loss,
+    ]
+    for loss in losses:
+        assert torch.isfinite(loss)
+        loss.backward()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"d_state": 63}, "d_state=63 is not a positive even number.*use an even number such as 64"),
+        ({"n_ssm": 3}, "n_ssm=3 does not divide hidden_size=8.*use a divisor"),
+        ({"n_ssm": 0}, "n_ssm=0 does not divide"),
+        ({"dt_min": 0.0}, "dt_min=0.0 and dt_max=0.1 are not a range"),
+        ({"dt_min": 0.2}, "dt_min=0.2 and dt_max=0.1 are not a range.*use 0 < dt_min <= dt_max"),
+    ],
+)
+def test_config_messages(changes: dict, message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        make_config(**changes)
+
+
+@pytest.mark.parametrize("changes", [{"ssm_init": "inv"}, {"discretization": "euler"}])
+def test_config_refuses_unknown_names(changes: dict) -> None:
+    with pytest.raises(Exception, match=next(iter(changes))):
+        make_config(**changes)
