@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import warnings
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ _TASK_TYPES = {
 _ARMS = {
     SCRATCH: "trained on the labels from random weights",
     MATCHED: "trained on the labels from random weights, for as many steps as self-pretraining and finetuning together",
+    "pretrain": "self-pretrained on the training inputs, without labels; its classification head is new and untrained",
     SPT: "self-pretrained on the inputs of the same training data, then finetuned on its labels",
 }
 _EXAMPLES = {
@@ -71,10 +73,12 @@ def render_card(run_dir: str | Path) -> str:
     """The card's text: metadata with the results of the saved weights, then what a reader needs to use and "
     "repeat it."""
     folder = Path(run_dir).resolve()
-    study = _optional_json(folder.parents[2] / "study.json") if len(folder.parents) > 2 else {}
     try:
         info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        metric = str((study.get("task") or {}).get("metric") or _optional_json(folder / "metrics.json")["metric"])
+        metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+        metric = metrics.get("metric")
+        if metric is None and "pretrain" not in metrics:
+            raise ValueError("metrics.json names no metric")
         run, _ = read_run(
             folder,
             metric,
@@ -87,8 +91,9 @@ def render_card(run_dir: str | Path) -> str:
             f"{run_dir} is no finished run ({error}); give a folder with run.json and metrics.json, as in "
             "runs/digits/s4d/spt/seed-0."
         ) from None
-    task = dict(study.get("task") or info.get("task") or {})
-    task.setdefault("name", study.get("study", "unknown"))
+    study = _study_of(folder, run)
+    # A run outside a study knows its task by name only.
+    task = dict(study.get("task") or {"name": str(info.get("task") or "unknown"), "sizes": info.get("sizes") or {}})
     data = _metadata(run, task)
     context = _context(run, task, study, info, str(data.model_name))
     body = f"---\n{data.to_yaml()}\n---\n\n{render('card.md.jinja', context)}".rstrip("\n") + "\n"
@@ -97,7 +102,7 @@ def render_card(run_dir: str | Path) -> str:
 
 def _metadata(run: Run, task: Mapping[str, Any]) -> ModelCardData:
     task_type, task_name = _TASK_TYPES.get(str(task.get("modality")), ("other", "Sequence Classification"))
-    values = [(split, getattr(run, split)) for split in ("test", "validation") if getattr(run, split) is not None]
+    values = [(split, value) for split, value in _scores(run) if split != "train"]
     results = [
         EvalResult(
             task_type=task_type,
@@ -115,10 +120,10 @@ def _metadata(run: Run, task: Mapping[str, Any]) -> ModelCardData:
     return ModelCardData(
         license="apache-2.0",
         library_name="transformers",
-        tags=[*tags, "self-pretraining" if run.arm == SPT else "from-scratch"],
-        metrics=[run.metric],
+        tags=[*tags, "self-pretraining" if run.arm in (SPT, "pretrain") else "from-scratch"],
+        metrics=[run.metric] if run.metric else None,
         model_name=f"{run.model}-{str(task['name']).replace(':', '-')}-{run.arm}-seed-{run.seed}",
-        eval_results=results,
+        eval_results=results or None,
     )
 
 
@@ -127,11 +132,7 @@ def _context(
 ) -> dict[str, Any]:
     scale = Scale(run.metric)
     sizes = task.get("sizes") or {}
-    results = [
-        (split, scale.value(getattr(run, split)), repr(float(getattr(run, split))))
-        for split in ("test", "validation", "train")
-        if getattr(run, split) is not None
-    ]
+    results = [(split, scale.value(value), repr(float(value))) for split, value in _scores(run)]
     stages = [
         {
             "name": s.name,
@@ -163,6 +164,7 @@ def _context(
         "sizes": ", ".join(f"{format_count(n)} {split}" for split, n in sizes.items()),
         "labels": [str(label) for label in task.get("labels") or ()],
         "metric": scale.name,
+        "pretrain_results": [(k.replace("_", " "), repr(float(v))) for k, v in run.pretrain_metrics.items()],
         "results": results,
         "selected_step": None if run.selected_step is None else format_count(run.selected_step),
         "selection": run.selection,
@@ -177,6 +179,19 @@ def _context(
         "processor": processor,
         "example": _EXAMPLES.get(str(task.get("modality")), "one raw example of the task"),
     }
+
+
+def _scores(run: Run) -> list[tuple[str, float]]:
+    """The metric by split, without those that were not measured."""
+    values = (("test", run.test), ("validation", run.validation), ("train", run.train))
+    return [(split, value) for split, value in values if value is not None and math.isfinite(value)]
+
+
+def _study_of(folder: Path, run: Run) -> dict[str, Any]:
+    """The `study.json` above a run that lies in its place of a study; empty for a run by itself."""
+    if folder.parts[-3:] != (run.model, run.arm, f"seed-{run.seed}"):
+        return {}
+    return _optional_json(folder.parents[2] / "study.json")
 
 
 def _optional_json(path: Path) -> dict[str, Any]:

@@ -385,7 +385,12 @@ def _arm_legend(study: Study) -> list[dict[str, str]]:
         SPT: f"first {steps(SPT, 'pretrain')} steps of predicting hidden parts of the same training inputs, no labels, "
         f"then {steps(SPT, 'finetune')} steps on the labels",
     }
-    return [{"name": a, "text": texts.get(a, f"{steps(a)} steps")} for a in study.arms if study.select(arm=a)]
+    described = study.info.get("arm_descriptions") or {}
+    return [
+        {"name": arm, "text": texts.get(arm) or f"{described.get(arm, 'an arm of the study')}; {steps(arm)} steps"}
+        for arm in study.arms
+        if study.select(arm=arm)
+    ]
 
 
 def _first_source(study: Study, model: str) -> str | None:
@@ -401,9 +406,11 @@ def _protocol_table(study: Study) -> Table:
             rows.append([name, scrub(str(value))])
 
     add("task", f"{task['name']}" + (f", version {task['version']}" if task.get("version") is not None else ""))
-    add("source", task.get("source"))
+    recipe = info.get("recipe") or {}
+    add("where the setting comes from", recipe.get("source"))
+    add("source of the data", task.get("source"))
     add("licence of the data", task.get("license"))
-    add("citation", task.get("citation"))
+    add("citation of the data", task.get("citation"))
     sizes = task.get("sizes") or {}
     add("examples", ", ".join(f"{format_count(n)} {split}" for split, n in sizes.items()))
     add("sequence length", task.get("length"))
@@ -430,6 +437,8 @@ def _protocol_table(study: Study) -> Table:
     add("use of the test split", "measured once, after training, with the kept weights; nothing was chosen by it")
     for name in sorted(dict.fromkeys(s.name for r in study.runs for s in r.stages), key=lambda n: n != "pretrain"):
         add(f"settings of {name}", _stage_settings(study, name))
+    if isinstance(recipe.get("mask_ratio"), (int, float)):
+        add("share masked in pretraining", f"{100 * recipe['mask_ratio']:g}%")
     add("threads per run", info.get("num_threads"))
     add("runs at a time", info.get("jobs"))
     add("versions", ", ".join(f"{k} {v}" for k, v in (info.get("versions") or {}).items()))

@@ -77,6 +77,7 @@ class Run:
     pretrain_metrics: Mapping[str, float]
     seeds: Mapping[str, int]
     source: str | None
+    recipe: str = field(repr=False, default="")
     log: tuple[LogEntry, ...] = field(repr=False, default=())
     predictions: Predictions | None = field(repr=False, default=None)
 
@@ -200,7 +201,8 @@ def read_study(study_dir: str | Path) -> Study:
                 runs.append(run)
                 problems += [f"Run {model}/{arm}/seed-{seed}: {note}." for note in notes]
     listed = {(m, a, f"seed-{s}") for m in models for a in arms for s in seeds}
-    others = sorted("/".join(p.parts[-3:]) for p in path.glob("*/*/seed-*") if tuple(p.parts[-3:]) not in listed)
+    folders = [tuple(p.parts[-3:]) for p in path.glob("*/*/seed-*") if _seed(p) is not None]
+    others = sorted("/".join(parts) for parts in folders if parts not in listed)
     if others:
         problems.append(
             f"{len(others)} run folders are not part of this study.json and were left out: {_some(others)}."
@@ -228,15 +230,17 @@ def read_study(study_dir: str | Path) -> Study:
     )
 
 
-def read_run(folder: Path, metric: str, model: str, arm: str, seed: int) -> tuple[Run, list[str]]:
+def read_run(folder: Path, metric: str | None, model: str, arm: str, seed: int) -> tuple[Run, list[str]]:
     """One run folder, and notes on what it lacks.
+
+    With `metric=None` a run that was only pretrained is read too; its `test` is NaN.
 
     Raises:
         ValueError: `run.json` or `metrics.json` is missing, broken or without a finite test value.
     """
     info = _read_json(folder / "run.json")
     metrics = _read_json(folder / "metrics.json")
-    test = _number((metrics.get("test") or {}).get(metric))
+    test = math.nan if metric is None else _number((metrics.get("test") or {}).get(metric))
     if test is None:
         found = ", ".join((metrics.get("test") or {}).keys()) or "nothing"
         raise _Unreadable(f"metrics.json has no finite test {metric} (it has {found})")
@@ -274,7 +278,7 @@ def read_run(folder: Path, metric: str, model: str, arm: str, seed: int) -> tupl
         arm=arm,
         seed=seed,
         path=folder,
-        metric=metric,
+        metric=metric or "",
         train=_number(train.get(metric)),
         validation=_number((metrics.get("validation") or {}).get(metric)),
         test=test,
@@ -287,6 +291,7 @@ def read_run(folder: Path, metric: str, model: str, arm: str, seed: int) -> tupl
         pretrain_metrics=pretrain,
         seeds=dict(info.get("seeds") or {}),
         source=info.get("source"),
+        recipe=_read_recipe(folder),
         log=log,
         predictions=predictions,
     )
@@ -309,6 +314,15 @@ class _Unreadable(ValueError):
 def _seed(path: Path) -> int | None:
     tail = path.name.removeprefix("seed-")
     return int(tail) if tail.isdigit() else None
+
+
+def _read_recipe(folder: Path) -> str:
+    """The resolved recipe of a run without its comments, which name the seed."""
+    try:
+        lines = (folder / "recipe.yaml").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    return "\n".join(line for line in lines if not line.startswith("#"))
 
 
 def _some(names: list[str], most: int = 3) -> str:

@@ -21,9 +21,7 @@ from .statistics import Contrast, Interval, gain, gap, gap_change
 Kind = Literal["helped", "helped-unmatched", "extra-training", "longer-better", "hurt", "unclear", "missing"]
 
 # Metrics that are shares of 1 and read better as per cent; their differences are percentage points.
-SHARES = frozenset(
-    {"accuracy", "balanced_accuracy", "f1", "macro_f1", "micro_f1", "weighted_f1", "precision", "recall"}
-)
+SHARES = frozenset({"accuracy", "balanced_accuracy", "f1", "f1_macro", "precision", "recall"})
 _WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 MINUS = "\u2212"
 
@@ -500,6 +498,11 @@ def _budgets(study: Study, models: Sequence[ModelAnswer]) -> list[str]:
     lines = []
     for m in models:
         for arm in study.arms:
+            if len({r.recipe for r in study.select(m.model, arm)}) > 1:
+                lines.append(
+                    f"Runs of {m.model} {arm} were made with different recipes (recipe.yaml), so their mean mixes "
+                    "settings; the study's command brings them up to date."
+                )
             steps = sorted({r.steps() for r in study.select(m.model, arm)})
             if len(steps) > 1:
                 listed = join_words(format_count(s) for s in steps)
@@ -527,8 +530,8 @@ def _gone(study: Study, models: Sequence[ModelAnswer]) -> list[str]:
     verb = "is" if len(names) == 1 else "are"
     listed = ", ".join(names[:4]) + (", \u2026" if len(names) > 4 else "")
     return [
-        f"{len(names)} of {total} runs {verb} not finished ({listed}). Means use the runs there are, so arms may rest on "
-        "different seeds; differences use only seeds that have both sides."
+        f"{len(names)} of {total} runs {verb} not finished ({listed}). Means use the runs there are, so arms may rest "
+        "on different seeds; differences use only seeds that have both sides."
     ]
 
 

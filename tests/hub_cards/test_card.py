@@ -114,9 +114,26 @@ def test_no_home_path_or_token(run: Path):
 
 def test_a_run_without_its_study_still_has_a_card(run: Path):
     (run.parents[2] / "study.json").unlink()
+    info = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**info, "task": "digits", "sizes": {"train": 300}}))
     path = write_card(run)
     assert path is not None
     assert ModelCard.load(path).data.eval_results[0].metric_value == 325 / 360
+
+
+def test_a_pretrained_checkpoint_has_a_card_without_results(run: Path, tmp_path: Path):
+    info = json.loads((run / "run.json").read_text())
+    info.update(arm="pretrain", task="digits", sizes={"train": 300}, stages=info["stages"][:1])
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps(info))
+    (folder / "metrics.json").write_text('{"pretrain": {"masked_accuracy": 0.41, "loss": 1.43}}')
+    path = write_card(folder)
+    assert path is not None
+    card = ModelCard.load(path)
+    assert card.data.eval_results is None and "self-pretraining" in card.data.tags
+    assert "head is new" in card.text and "| masked accuracy | 0.41 |" in card.text
+    assert "test split" not in card.text and "nan" not in card.text.split()
 
 
 @pytest.mark.parametrize("name", ["run.json", "metrics.json"])

@@ -75,6 +75,7 @@ def test_runs_outside_the_study_are_left_out(tmp_path: Path):
     info["seeds"] = [0, 1]
     (folder / "study.json").write_text(json.dumps(info))
     (folder / "stages" / "0123abc").mkdir(parents=True)
+    (folder / "s4d" / "spt" / "seed-0.tmp").mkdir()
     study = read_study(folder)
     assert len(study.runs) == 12
     assert any("6 run folders are not part of this study.json" in p for p in study.problems)

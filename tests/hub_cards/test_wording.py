@@ -190,6 +190,14 @@ def test_budgets_that_do_not_match(tmp_path: Path):
     assert any("matched in steps, not in FLOPs" in w for w in warnings)
 
 
+def test_runs_of_different_recipes_are_named(tmp_path: Path):
+    folder = write_study(tmp_path / "s", arms(LOW, MIDDLE, HIGH))
+    (folder / "net/spt/seed-1/recipe.yaml").write_text("# net, spt, seed 1\ntask: digits\nmask_ratio: 0.4\n")
+    (folder / "net/scratch/seed-1/recipe.yaml").write_text("# net, scratch, seed 1\ntask: digits\n")
+    found = [w for w in answer(read_study(folder)).warnings if "different recipes" in w]
+    assert len(found) == 1 and found[0].startswith("Runs of net spt were made")
+
+
 def test_direction_is_said_when_less_is_better(tmp_path: Path):
     found = read(tmp_path / "s", arms(LOW, MIDDLE, HIGH), task={"metric": "mae", "greater_is_better": False})
     assert "less is better" in found.setting and "points" not in found.models[0].text
