@@ -13,12 +13,13 @@ from transformers import (
 )
 
 from .configuration_common import HEADS, LongSequenceConfig, unknown_fields
+from .configuration_s4d import S4DConfig
 from .configuration_transformer import TransformerConfig
 from .feature_extraction_sequence import LongSequenceFeatureExtractor
 from .modeling_common import LongSequencePreTrainedModel, parameter_groups
 from .pipeline_sequence import register_pipeline
 
-FAMILIES: dict[str, type[LongSequenceConfig]] = {"transformer": TransformerConfig}
+FAMILIES: dict[str, type[LongSequenceConfig]] = {"transformer": TransformerConfig, "s4d": S4DConfig}
 
 AUTO_CLASSES = {
     auto.__name__: auto
@@ -53,6 +54,7 @@ __all__ = [
     "LongSequenceConfig",
     "LongSequenceFeatureExtractor",
     "LongSequencePreTrainedModel",
+    "S4DConfig",
     "TransformerConfig",
     "parameter_groups",
     "register",

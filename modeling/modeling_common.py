@@ -257,12 +257,15 @@ class LongSequenceModel(LongSequencePreTrainedModel):
                 f"{type(self).__name__} has no step-by-step inference, so use_cache=True is not possible; "
                 "use use_cache=False, which reads the whole sequence again for each new token."
             )
+        inputs = [x for x in (input_ids, input_values, inputs_embeds) if x is not None]
+        if len(inputs) != 1:
+            raise ValueError("Give exactly one of input_ids, input_values and inputs_embeds.")
+        shape = inputs[0].shape[:2]
+        for name, positions in (("attention_mask", attention_mask), ("bool_masked_pos", bool_masked_pos)):
+            if positions is not None and positions.shape != shape:
+                raise ValueError(f"{name} has shape {tuple(positions.shape)}, but the input has {tuple(shape)}.")
         mask = clean_mask(attention_mask)
         hidden_states = self.embed(input_ids, input_values, inputs_embeds, bool_masked_pos, mask)
-        if mask is not None and mask.shape != hidden_states.shape[:2]:
-            raise ValueError(
-                f"attention_mask has shape {tuple(mask.shape)}, but the input has {tuple(hidden_states.shape[:2])}."
-            )
         order = right_padded_order(mask)
         if order is None:
             return self.encode(hidden_states, mask, **kwargs)
@@ -286,15 +289,13 @@ class LongSequenceModel(LongSequencePreTrainedModel):
         mask: Tensor | None,
     ) -> Tensor:
         """Embed whichever input was given; padded and masked values are not read."""
-        if sum(x is not None for x in (input_ids, input_values, inputs_embeds)) != 1:
-            raise ValueError("Give exactly one of input_ids, input_values and inputs_embeds.")
         if input_values is None and bool_masked_pos is not None:
             raise ValueError(
                 "bool_masked_pos hides real values and goes with input_values only; "
                 f"hide a token by putting mask_token_id={self.config.mask_token_id} into input_ids."
             )
         if inputs_embeds is not None:
-            return inputs_embeds
+            return inputs_embeds if mask is None else inputs_embeds.masked_fill(~mask[..., None], 0.0)
         given, needed = ("input_ids", "vocab_size") if input_values is None else ("input_values", "num_channels")
         if getattr(self.config, needed) is None:
             raise ValueError(f"{type(self).__name__} got {given}, but its config has no {needed}.")
@@ -572,9 +573,10 @@ class LongSequenceForSequenceClassification(LongSequencePreTrainedModel):
         if self.config.is_pair:
             inputs = (input_ids, attention_mask, input_values, inputs_embeds)
             input_ids, attention_mask, input_values, inputs_embeds = (self.fold_pairs(x) for x in inputs)
-        mask = clean_mask(attention_mask)
-        outputs = self.model(input_ids, mask, input_values, inputs_embeds=inputs_embeds, return_dict=True, **kwargs)
-        pooled = self.pooling(outputs.last_hidden_state, mask)
+        outputs = self.model(
+            input_ids, attention_mask, input_values, inputs_embeds=inputs_embeds, return_dict=True, **kwargs
+        )
+        pooled = self.pooling(outputs.last_hidden_state, clean_mask(attention_mask))
         if self.config.is_pair:
             first, second = pooled[0::2], pooled[1::2]
             pooled = torch.cat([first, second, first * second, first - second], dim=-1)

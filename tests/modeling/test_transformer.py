@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from common import CHANNELS, VOCAB, Case, assert_same, gradients, pad, result
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
@@ -334,7 +335,7 @@ def test_masked_language_model_learns():
     ],
 )
 def test_configs_that_cannot_be_built(fields, message):
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(StrictDataclassError, match=message):
         TransformerConfig(**fields)
 
 
@@ -360,7 +361,9 @@ def test_inputs_that_do_not_fit():
     with pytest.raises(ValueError, match="goes with input_values only"):
         tokens(ids, bool_masked_pos=torch.ones(2, 4))
     with pytest.raises(ValueError, match=r"attention_mask has shape \(2, 3\)"):
-        tokens(ids, attention_mask=torch.tensor([[1, 1, 0]] * 2))
+        tokens(ids, attention_mask=torch.ones(2, 3))
+    with pytest.raises(ValueError, match=r"bool_masked_pos has shape \(2, 5\)"):
+        values(input_values=torch.zeros(2, 4, CHANNELS), bool_masked_pos=torch.ones(2, 5))
     with pytest.raises(ValueError, match="use_cache=True is not possible"):
         tokens(ids, use_cache=True)
 
