@@ -224,7 +224,7 @@ def _setting(study: Study) -> str:
     train = study.task.get("train_size") or sizes.get("train")
     test = sizes.get("test")
     title = study.task.get("title") or study.task["name"]
-    data = f" ({format_count(train)} training and {format_count(test)} test examples)" if train and test else ""
+    data = f": {format_count(train)} training and {format_count(test)} test examples" if train and test else ""
     counts = {len(study.select(m, a)) for m in study.models for a in study.arms if study.select(m, a)}
     seeds = seeds_word(max(counts)) if len(counts) == 1 else f"up to {seeds_word(max(counts))}"
     direction = "" if study.greater_is_better else " (less is better; gains are signed so that + is better)"
