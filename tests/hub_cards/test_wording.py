@@ -175,7 +175,8 @@ def test_missing_runs_are_counted(tmp_path: Path):
     found = read(tmp_path / "s", arms(LOW, MIDDLE, [320, -1, 330]))
     assert any(w.startswith("1 of 9 runs is not finished (net/spt/seed-1)") for w in found.warnings)
     assert found.setting == (
-        "Digits: 300 training and 360 test examples, up to three seeds per model and arm; all figures are test accuracy."
+        "Digits: 300 training and 360 test examples, up to three seeds per model and arm; all figures are test "
+        "accuracy."
     )
 
 
