@@ -107,6 +107,8 @@ def pad(inputs: dict[str, Tensor], length: int, side: str) -> dict[str, Tensor]:
         if x.dim() > 1:
             fill = float("nan") if x.is_floating_point() else garbage[key]
             extra = torch.full((batch, length - given, *x.shape[2:]), fill, dtype=x.dtype)
+            if key == "bool_masked_pos":
+                extra[:, ::2] = False
             padded[key] = torch.cat([x, extra] if side == "right" else [extra, x], dim=1)
     kept, off = torch.ones(batch, given, dtype=torch.long), torch.zeros(batch, length - given, dtype=torch.long)
     padded["attention_mask"] = torch.cat([kept, off] if side == "right" else [off, kept], dim=1)
