@@ -194,10 +194,11 @@ def report(
     """Write the page, the tables, the figures and the model cards of the finished runs of a study."""
     from neverscratch.hub_cards.card import write_card
     from neverscratch.hub_cards.report import write_report
+    from neverscratch.hub_cards.runs import read_study
 
     paths = write_report(folder)
-    for record in sorted(folder.glob("*/*/seed-*/run.json")):
-        write_card(record.parent)
+    for run in read_study(folder).runs:
+        write_card(run.path)
     typer.echo(f"\nOpen {paths.html}; the same as text: {paths.markdown}; every run: {paths.csv}")
 
 

@@ -86,7 +86,7 @@ def run_study(
     models: list[str],
     arms: list[str],
     seeds: list[int],
-    study_dir: Path,
+    study_dir: str | Path,
     *,
     name: str,
     jobs: int = 2,
@@ -102,7 +102,7 @@ def run_study(
         StudyError: some runs failed, or another process works in the same folder.
         KeyboardInterrupt: passed on after the workers have stopped; finished stages are kept.
     """
-    runs = expand(recipe, models, arms, seeds)
+    runs, study_dir = expand(recipe, models, arms, seeds), Path(study_dir)
     study_dir.mkdir(parents=True, exist_ok=True)
     lock = FileLock(study_dir / ".lock", timeout=0)
     try:

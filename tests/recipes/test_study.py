@@ -134,7 +134,15 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("moment", ["first stage runs", "first stage done", "first run published", "half of the runs"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param("first stage runs", marks=pytest.mark.slow),
+        "first stage done",
+        pytest.param("first run published", marks=pytest.mark.slow),
+        "half of the runs",
+    ],
+)
 def test_a_study_killed_at_any_moment_ends_with_the_same_digits(finished, tmp_path, moment):
     folder = tmp_path / "tiny"
     script = tmp_path / "child.py"
