@@ -56,14 +56,21 @@ def _feature_blocks(hidden: int, elements: int, device: torch.device) -> list[sl
 
 
 class _FFTConv(torch.autograd.Function):
-    """Convolution with circular kernels by real FFTs; the spectra of input and kernel are kept for the backward."""
+    """Convolution by real FFTs on a circle; the spectra of input and kernel are kept for the backward."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, kernel: Tensor) -> Tensor:
+    def forward(ctx: Any, u: Tensor, kernel: Tensor, kernel_backward: Tensor | None, skip: Tensor | None) -> Tensor:
         batch, length, hidden = u.shape
-        padded = kernel.shape[-1]
+        padded = fast_fft_length(2 * length - 1)
+        # The negative lags stand at the end of the circle; zeros keep them apart from the positive ones.
+        circle = kernel.new_zeros(hidden, padded)
+        circle[:, :length] = kernel
+        if skip is not None:
+            circle[:, 0] += skip
+        if kernel_backward is not None:
+            circle[:, padded - length + 1 :] = kernel_backward[:, : length - 1].flip(1)
         u = _feature_first(u)
-        kernel_spectrum = torch.fft.rfft(kernel)[:, None]  # (H, 1, F)
+        kernel_spectrum = torch.fft.rfft(circle)[:, None]  # (H, 1, F)
         y = torch.empty_like(u)
         keep = any(ctx.needs_input_grad)
         spectra = []
@@ -72,42 +79,51 @@ class _FFTConv(torch.autograd.Function):
             y[block] = torch.fft.irfft(spectrum * kernel_spectrum[block], n=padded)[..., :length]
             if keep:
                 spectra.append(spectrum)
-        ctx.padded = padded
+        ctx.padded, ctx.has = padded, (kernel_backward is not None, skip is not None)
         ctx.save_for_backward(kernel_spectrum, *spectra)
         return y.permute(1, 2, 0)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         kernel_spectrum, *spectra = ctx.saved_tensors
         batch, length, hidden = grad.shape
         grad = _feature_first(grad)
         grad_u = torch.empty_like(grad)
         kernel_spectrum = kernel_spectrum.conj_physical()
-        grad_kernel = torch.empty_like(kernel_spectrum[:, 0])
+        grad_circle = torch.empty_like(kernel_spectrum[:, 0])
         blocks = _feature_blocks(hidden, batch * ctx.padded, grad.device)
         for block, spectrum in zip(blocks, spectra, strict=True):
             grad_spectrum = torch.fft.rfft(grad[block], n=ctx.padded)
             # A correlation with the kernel, and one with the input summed over the batch.
             grad_u[block] = torch.fft.irfft(grad_spectrum * kernel_spectrum[block], n=ctx.padded)[..., :length]
-            grad_kernel[block] = grad_spectrum.conj_physical_().mul_(spectrum).sum(1)
-        return _feature_last(grad_u), torch.fft.irfft(grad_kernel.conj_physical_(), n=ctx.padded)
+            grad_circle[block] = grad_spectrum.conj_physical_().mul_(spectrum).sum(1)
+        lags = torch.fft.irfft(grad_circle.conj_physical_(), n=ctx.padded)
+        positive, negative = lags[:, :length], lags[:, ctx.padded - length + 1 :]
+        return _feature_last(grad_u), *_kernel_gradients(positive, negative, ctx.has)
 
 
 class _ToeplitzConv(torch.autograd.Function):
-    """Convolution as one matrix product for each feature; taps m = 0 .. 2 L - 2 hold lag m - (L - 1)."""
+    """Convolution as one matrix product for each feature."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, taps: Tensor) -> Tensor:
-        length = u.shape[1]
+    def forward(ctx: Any, u: Tensor, kernel: Tensor, kernel_backward: Tensor | None, skip: Tensor | None) -> Tensor:
+        _, length, hidden = u.shape
+        # Tap m = 0 .. 2 L - 2 holds lag m - (L - 1).
+        taps = kernel.new_empty(hidden, 2 * length - 1)
+        taps[:, length - 1 :] = kernel
+        taps[:, : length - 1] = 0.0 if kernel_backward is None else kernel_backward[:, : length - 1].flip(1)
+        if skip is not None:
+            taps[:, length - 1] += skip
         u = _feature_first(u)
         toeplitz = taps.unfold(1, length, 1).flip(1)  # (H, s, t) holds lag t - s
+        ctx.has = (kernel_backward is not None, skip is not None)
         ctx.save_for_backward(u, toeplitz)
         return batched_matmul(u, toeplitz).permute(1, 2, 0)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         u, toeplitz = ctx.saved_tensors
         hidden, _, length = u.shape
         grad = _feature_first(grad)
@@ -116,23 +132,40 @@ class _ToeplitzConv(torch.autograd.Function):
         skewed = grad.new_zeros(hidden, length, 2 * length - 1)
         rows = skewed.as_strided((hidden, length, length), (skewed.stride(0), 2 * length - 2, 1), length - 1)
         rows.copy_(batched_matmul(u.transpose(1, 2), grad))
-        return _feature_last(grad_u), skewed.sum(1)
+        lags = skewed.sum(1)
+        return _feature_last(grad_u), *_kernel_gradients(lags[:, length - 1 :], lags[:, : length - 1], ctx.has)
 
 
-def _two_sided(
-    kernel: Tensor, kernel_backward: Tensor | None, skip: Tensor | None, length: int
-) -> tuple[Tensor, Tensor]:
-    """Lags 0 .. L - 1 with the skip in lag 0, and lags -(L - 1) .. -1."""
-    kernel = kernel[:, :length]
-    if skip is not None:
-        kernel = torch.cat([kernel[:, :1] + skip[:, None], kernel[:, 1:]], dim=1)
-    if kernel_backward is None:
-        return kernel, kernel.new_zeros(kernel.shape[0], length - 1)
-    return kernel, kernel_backward[:, : length - 1].flip(1)
+def _kernel_gradients(
+    positive: Tensor, negative: Tensor, has: tuple[bool, bool]
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """From gradients of lags 0 .. L - 1 and -(L - 1) .. -1 to those of kernel, backward kernel and skip."""
+    has_backward, has_skip = has
+    # The last value of a backward kernel of length L reaches beyond the sequence.
+    grad_backward = torch.nn.functional.pad(negative.flip(1), (0, 1)) if has_backward else None
+    return positive, grad_backward, positive[:, 0].clone() if has_skip else None
 
 
-def _compute_dtype(u: Tensor, kernel: Tensor) -> torch.dtype:
-    return torch.promote_types(torch.promote_types(u.dtype, kernel.dtype), torch.float32)
+def _apply(
+    function: type[torch.autograd.Function],
+    u: Tensor,
+    kernel: Tensor,
+    kernel_backward: Tensor | None,
+    skip: Tensor | None,
+) -> Tensor:
+    length = u.shape[1]
+    dtype = torch.promote_types(torch.promote_types(u.dtype, kernel.dtype), torch.float32)
+
+    def cut(half: Tensor) -> Tensor:
+        return (half if half.shape[1] == length else half[:, :length]).to(dtype)
+
+    y = function.apply(
+        u.to(dtype),
+        cut(kernel),
+        None if kernel_backward is None else cut(kernel_backward),
+        None if skip is None else skip.to(dtype),
+    )
+    return y.to(u.dtype)
 
 
 def fft_conv(u: Tensor, kernel: Tensor, kernel_backward: Tensor | None = None, skip: Tensor | None = None) -> Tensor:
@@ -140,32 +173,21 @@ def fft_conv(u: Tensor, kernel: Tensor, kernel_backward: Tensor | None = None, s
 
     Args:
         u: Input (B, L, H); half precision is computed in float32.
-        kernel: Causal kernel (H, >= L), lag 0 first.
-        kernel_backward: Strictly anti-causal kernel (H, >= L - 1), lag -1 first; None for a causal convolution.
+        kernel: Causal kernel (H, L) or longer, lag 0 first.
+        kernel_backward: Strictly anti-causal kernel (H, L) or longer, lag -1 first; None for a causal convolution.
         skip: Feed-through D (H,), added to lag 0; None for none.
 
     Returns:
         (B, L, H) in the dtype of `u`, feature first in memory.
     """
-    length = u.shape[1]
-    dtype = _compute_dtype(u, kernel)
-    forward, backward = _two_sided(kernel.to(dtype), kernel_backward, skip, length)
-    padded = fast_fft_length(2 * length - 1)
-    # On a circle the negative lags stand at the end; zeros between keep them apart from the positive ones.
-    gap = forward.new_zeros(forward.shape[0], padded - 2 * length + 1)
-    y = _FFTConv.apply(u.to(dtype), torch.cat([forward, gap, backward.to(dtype)], dim=1))
-    return y.to(u.dtype)
+    return _apply(_FFTConv, u, kernel, kernel_backward, skip)
 
 
 def toeplitz_conv(
     u: Tensor, kernel: Tensor, kernel_backward: Tensor | None = None, skip: Tensor | None = None
 ) -> Tensor:
     """The same as `fft_conv` by dense matrix products, in O(L^2): faster where L is short and the batch is large."""
-    length = u.shape[1]
-    dtype = _compute_dtype(u, kernel)
-    forward, backward = _two_sided(kernel.to(dtype), kernel_backward, skip, length)
-    y = _ToeplitzConv.apply(u.to(dtype), torch.cat([backward.to(dtype), forward], dim=1))
-    return y.to(u.dtype)
+    return _apply(_ToeplitzConv, u, kernel, kernel_backward, skip)
 
 
 def long_conv(u: Tensor, kernel: Tensor, kernel_backward: Tensor | None = None, skip: Tensor | None = None) -> Tensor:
