@@ -123,7 +123,7 @@ class Recipe(_Strict):
         if not masked and self.mask_ratio is not None:
             raise ValueError(f"objective {self.objective} predicts the next step and takes no mask_ratio; remove it.")
         for name, entry in self.models.items():
-            check_model_config(entry, f"models.{name}")
+            check_model_config(entry, f"models.{name}", self.objective)
             bidirectional = entry.config.get("bidirectional", True)
             if not masked and bidirectional:
                 raise ValueError(
@@ -140,8 +140,10 @@ class Recipe(_Strict):
         return Stage(**{**shared, **self.models[model].overrides.get(stage, {})})
 
 
-def check_model_config(entry: ModelEntry, where: str) -> None:
-    """Refuse an unknown family or config field, which transformers itself would accept silently."""
+def check_model_config(entry: ModelEntry, where: str, objective: str) -> None:
+    """Refuse an unknown family, an unknown config field (which transformers would accept silently) or a bad value."""
+    from huggingface_hub.errors import StrictDataclassError
+
     from neverscratch.modeling import FAMILIES
     from neverscratch.modeling.configuration_common import unknown_fields
 
@@ -150,6 +152,12 @@ def check_model_config(entry: ModelEntry, where: str) -> None:
     config_class = FAMILIES[entry.family]
     for name in unknown_fields(config_class, entry.config):
         raise ValueError(f"{where}.config: {unknown_name('field', name, _own_fields(config_class))}")
+    # The task sets the real numbers later; any will do to check the other fields.
+    inputs = {"vocab_size": 20} if objective.endswith(("token", "tokens")) else {"num_channels": 1}
+    try:
+        config_class(**{**inputs, **entry.config})
+    except (StrictDataclassError, ValueError, TypeError) as error:
+        raise ValueError(f"{where}.config: {' '.join(str(error.__cause__ or error).split())}") from None
 
 
 def _own_fields(config_class: type) -> list[str]:

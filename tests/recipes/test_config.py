@@ -44,6 +44,9 @@ def test_recipes_write_numbers_that_yaml_reads_as_numbers(name):
         ("task.name=x", "task is a single value"),
         ("finetune.learning_rate", "not of the form key.subkey=value"),
         ("=3", "not of the form key.subkey=value"),
+        ("models.s4d.config.d_state=7", "d_state=7 is not a positive even number"),
+        ("models.s4d.config.d_state=big", "models.s4d.config: .*'d_state' expected int"),
+        ("models.transformer.config.num_attention_heads=5", "models.transformer.config: .*num_attention_heads"),
         ("models.s4d.family=s4e", "'s4e'.*Did you mean 's4d'"),
     ],
 )
