@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from .ops_ssm import batched_matmul, full_precision_matmul
 
 # Blocks of features are transformed one after the other on CPUs, so that a block's transforms stay in the cache.
-_CPU_BLOCK_ELEMENTS = 1 << 18
+_CPU_BLOCK_ELEMENTS = 1 << 19
 
 
 def fast_fft_length(minimum: int) -> int:

@@ -13,6 +13,7 @@ from neverscratch.modeling.ops_ssm import (
     discretize,
     discretize_bilinear,
     discretize_zoh,
+    full_precision_matmul,
 )
 
 RULES = ("zoh", "bilinear")
@@ -186,16 +187,19 @@ def test_autocast_and_half_parameters(dtype: torch.dtype) -> None:
     assert all(torch.equal(grad, other) for grad, other in zip(grads, outside, strict=True))
 
 
+@pytest.mark.skipif(not hasattr(torch.backends.mkldnn, "matmul"), reason="the switch came with torch 2.9")
 def test_reduced_matmul_precision_does_not_reach_the_kernel() -> None:
     arguments = make(hidden=4, d_state=64)
     arguments[4] = arguments[4].float()
     expected = diagonal_kernel_reference(*arguments, 1000)
-    before = torch.get_float32_matmul_precision()
+    before = torch.backends.mkldnn.matmul.fp32_precision
     try:
-        torch.set_float32_matmul_precision("medium")
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+        assert not full_precision_matmul(torch.device("cpu"))
         kernel = diagonal_kernel(*arguments, 1000)
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.backends.mkldnn.matmul.fp32_precision = before
+    assert full_precision_matmul(torch.device("cpu"))
     assert worst(kernel.double(), expected) < 5e-6
 
 
