@@ -107,7 +107,7 @@ def discretize_bilinear(A: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
 def full_precision_matmul(device: torch.device) -> bool:
     """Whether a float32 matmul keeps all its digits: TF32 on CUDA and bfloat16 on CPUs, where allowed, leave 3 of 7."""
     backend: Any = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
-    # From torch 2.9 on, reading the older switch raises once the newer ones are used, as by the Trainer with `tf32=True`.
+    # From torch 2.9 on, reading the older switch raises once the newer one is set, as by the Trainer with `tf32=True`.
     precision = getattr(getattr(backend, "matmul", None), "fp32_precision", None)
     if precision is None:
         return torch.get_float32_matmul_precision() == "highest"
