@@ -29,11 +29,12 @@ class SequenceEmbeddings(nn.Module):
         else:
             self.input = nn.Linear(config.num_channels, config.hidden_size)
             self.mask_vector = nn.Parameter(torch.empty(config.hidden_size))
-        self.initializer_range = config.initializer_range
 
     def init_weights(self) -> None:
         if hasattr(self, "mask_vector"):
-            init.normal_(self.mask_vector, std=self.initializer_range)
+            # As the weights of a further input channel.
+            bound = self.input.in_features**-0.5
+            init.uniform_(self.mask_vector, -bound, bound)
 
     def embed_tokens(self, input_ids: Tensor) -> Tensor:
         return self.input(input_ids)

@@ -37,7 +37,8 @@ class LongSequenceConfig(PreTrainedConfig):
         layer_norm_eps (`float`, defaults to 1e-5): Added to the variance in every norm.
         hidden_dropout_prob (`float`, defaults to 0.0): Dropout on what a block adds to the residual stream.
         tie_dropout (`bool`, defaults to False): Drop a channel at all positions of a sequence or at none.
-        initializer_range (`float`, defaults to 0.02): Standard deviation of new weights.
+        initializer_range (`float`, defaults to 0.02): Standard deviation of new embeddings. Linear layers start uniform
+            within 1 / sqrt(fan-in) instead, in every family.
         pooling (`str`, defaults to `"mean"`): `"mean"`, `"max"`, `"last"`, `"first"` or `"attention"`.
         reconstruction_loss (`str`, defaults to `"l1"`): `"l1"`, `"mse"`, or `"cross_entropy"` over `num_levels`.
         num_levels (`int`, *optional*): Grey levels predicted under `reconstruction_loss="cross_entropy"`.

@@ -68,10 +68,6 @@ class S4DMixer(nn.Module):
         # A complex normal with E |C|^2 = 1.
         init.normal_(self.C, std=math.sqrt(0.5))
         init.normal_(self.D)
-        # The published block keeps torch's start of a linear layer, wider than `initializer_range`.
-        bound = 1 / math.sqrt(self.output_linear.in_features)
-        init.uniform_(self.output_linear.weight, -bound, bound)
-        init.uniform_(self.output_linear.bias, -bound, bound)
 
     def kernel(self, length: int) -> Tensor:
         """Kernels (directions, H, L) in float32; the second direction is strictly anti-causal."""

@@ -77,7 +77,21 @@ def test_a_pretrained_model_opens_as_a_classifier_with_other_labels(family, tmp_
     model, info = auto.from_pretrained(tmp_path, num_labels=7, output_loading_info=True)
     assert info["missing_keys"] == {"classifier.weight", "classifier.bias"}
     assert model.classifier.weight.shape[0] == 7
-    assert 0.15 < model.classifier.weight.std().item() < 0.45  # initializer_range is 0.3
+    bound = 16**-0.5
+    assert 0.4 * bound < model.classifier.weight.std().item() < 0.75 * bound
+    assert model.classifier.weight.abs().max().item() <= bound
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_linear_layers_start_by_fan_in_and_embeddings_by_initializer_range(family):
+    case = Case(family, "AutoModelForMaskedLM", "tokens", True)
+    model = case.model(hidden_size=64, initializer_range=0.02)
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            bound = module.in_features**-0.5
+            assert module.weight.abs().max().item() <= bound, name
+            assert abs(module.weight.std().item() / bound - 3**-0.5) < 0.1, name
+    assert abs(model.get_input_embeddings().weight.std().item() - 0.02) < 0.004
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
