@@ -67,6 +67,14 @@ def encode(split: datasets.Dataset, spec: TaskSpec, processor: Any) -> datasets.
     return datasets.Dataset.from_dict(columns, features=features).with_format("numpy")
 
 
+def rows(split: datasets.Dataset, limit: int = 2**28) -> datasets.Dataset | list[dict[str, Any]]:
+    """The encoded examples, decoded once and kept when they take less than `limit` bytes.
+
+    Reading rows from Arrow takes longer than a step of a small model may.
+    """
+    return split if split.data.nbytes > limit else list(split)
+
+
 def prepare(
     name: str, options: dict[str, Any], train_size: int | None, split_seed: int, processor: Any | None = None
 ) -> StageData:

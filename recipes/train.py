@@ -29,7 +29,7 @@ from neverscratch.modeling import AUTO_CLASSES, FAMILIES
 from neverscratch.tasks.metrics import score_logits
 
 from . import config as recipe_config
-from .data import StageData, prepare
+from .data import StageData, prepare, rows
 from .objectives import make_objective
 from .trainer import StageTrainer
 from .transfer import transfer_backbone
@@ -252,8 +252,8 @@ def _train(spec: Spec, work: Path, stages_dir: Path, progress: Callable[[int], N
     trainer = StageTrainer(
         model=model,
         args=training_arguments(spec, work, f"eval_{data.spec.metric}", data.spec.greater_is_better),
-        train_dataset=data.splits["train"],
-        eval_dataset=data.splits["validation"],
+        train_dataset=rows(data.splits["train"]),
+        eval_dataset=rows(data.splits["validation"]),
         processing_class=data.processor,
         objective=objective,
         class_metrics=_class_metrics(data) if supervised else None,

@@ -63,17 +63,6 @@ def optimizer_groups(
     ]
 
 
-class _GradientGuard(TrainerCallback):
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        if not torch.isfinite(nn.utils.get_total_norm(gradients)):
-            broken = [n for n, p in model.named_parameters() if p.grad is not None and not torch.isfinite(p.grad).all()]
-            raise NonFiniteError(
-                f"Step {state.global_step + 1}: the gradient of {broken[0] if broken else 'the model'} is not finite; "
-                "lower the learning rate or set max_grad_norm."
-            )
-
-
 class _Progress(TrainerCallback):
     def __init__(self, report: Callable[[int], None]) -> None:
         self.report = report
@@ -104,7 +93,7 @@ class StageTrainer(Trainer):
     ) -> None:
         self.objective, self.class_metrics, self.ssm_learning_rate = objective, class_metrics, ssm_learning_rate
         self._flops_per_row: float | None = None
-        callbacks = [objective, _GradientGuard(), *([_Progress(progress)] if progress else [])]
+        callbacks = [objective, *([_Progress(progress)] if progress else [])]
         super().__init__(data_collator=objective, callbacks=callbacks, compute_metrics=self._metrics, **kwargs)
         # The log goes to a file; the study shows one progress line for all runs.
         self.remove_callback(PrinterCallback)
@@ -140,6 +129,17 @@ class StageTrainer(Trainer):
                 "Lower the learning rate, or look at the data."
             )
         return loss
+
+    def _get_grad_norm(self, model, grad_norm=None):
+        # The Trainer takes this norm in every step anyway; looking at it here costs nothing.
+        grad_norm = super()._get_grad_norm(model, grad_norm)
+        if not math.isfinite(grad_norm):
+            broken = [n for n, p in model.named_parameters() if p.grad is not None and not torch.isfinite(p.grad).all()]
+            raise NonFiniteError(
+                f"Step {self.state.global_step + 1}: the gradient of {(broken or ['the model'])[0]} is not finite; "
+                "lower the learning rate or set max_grad_norm."
+            )
+        return grad_norm
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> float:
         rows = len(inputs["labels"])
