@@ -386,8 +386,4 @@ def _to_array(item: Any) -> np.ndarray:
 
 LongSequenceFeatureExtractor.register_for_auto_class()
 
-# transformers has a class of this name too, and would take it for ours when loading a checkpoint whose
-# `feature_extractor_type` says so; hence the name above is the one that is saved.
-SequenceFeatureExtractor = LongSequenceFeatureExtractor
-
-__all__ = ["LongSequenceFeatureExtractor", "SequenceFeatureExtractor"]
+__all__ = ["LongSequenceFeatureExtractor"]

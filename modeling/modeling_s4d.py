@@ -86,7 +86,9 @@ class S4DMixer(nn.Module):
         batch, length, hidden = hidden_states.shape
         if attention_mask is not None:
             hidden_states = hidden_states.masked_fill(~attention_mask[..., None], 0.0)
-        y = long_conv(hidden_states, *self.kernel(length).unbind(0), skip=self.D)
+        kernels = self.kernel(length)
+        backward = kernels[1] if len(kernels) == 2 else None
+        y = long_conv(hidden_states, kernels[0], backward, skip=self.D)
         y = self.dropout(F.gelu(y))
         # `long_conv` is feature first in memory: as a matrix it is a transposed one, which the product takes as it is.
         return F.glu(self.output_linear(y.reshape(batch * length, hidden))).view(batch, length, hidden)

@@ -1,0 +1,1 @@
+"""Everything between raw data and a finished run: recipes, objectives, the trainer, stages, studies, the command."""

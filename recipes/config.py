@@ -164,7 +164,7 @@ def _own_fields(config_class: type) -> list[str]:
     """What a family's configuration adds to transformers' base class: the names worth listing."""
     from transformers import PreTrainedConfig
 
-    inherited = {field.name for field in dataclasses.fields(PreTrainedConfig)}  # type: ignore[arg-type]
+    inherited = {field.name for field in dataclasses.fields(PreTrainedConfig)}
     return [field.name for field in dataclasses.fields(config_class) if field.name not in inherited]
 
 

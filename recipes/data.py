@@ -41,9 +41,9 @@ def fit_processor(spec: TaskSpec, train: datasets.Dataset) -> Any:
 
     return LongSequenceFeatureExtractor.fit(
         raw_examples(train, spec),
-        modality=spec.modality,
+        modality="image" if spec.modality == "image" else "values",
         num_levels=spec.num_levels,
-        num_channels=spec.num_channels,
+        num_channels=spec.num_channels or 1,
         max_length=spec.length,
     )
 

@@ -5,20 +5,9 @@ command goes on where it stopped.
 """
 
 import hashlib
-import io
 import json
-import multiprocessing
 import os
-import queue
 import shutil
-import signal
-import sys
-import threading
-import time
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,37 +20,9 @@ from . import train
 from .baselines import baseline_scores
 from .config import ARMS, Recipe, derive_seed
 from .data import load_subset
+from .workers import Plan, Run, StudyError, execute
 
 Spec = dict[str, Any]
-
-
-class StudyError(RuntimeError):
-    """Some runs of a study failed; the others are kept."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """One (model, arm, seed) and the stages it consists of, the pretraining first."""
-
-    model: str
-    arm: str
-    seed: int
-    stages: tuple[Spec, ...]
-
-    @property
-    def keys(self) -> list[str]:
-        return [train.stage_key(spec) for spec in self.stages]
-
-    def folder(self, study_dir: Path) -> Path:
-        return study_dir / self.model / self.arm / f"seed-{self.seed}"
-
-    def is_done(self, study_dir: Path) -> bool:
-        """Whether the run folder is whole and was made from exactly these stages."""
-        try:
-            record = json.loads((self.folder(study_dir) / "run.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return False
-        return [stage["key"] for stage in record["stages"]] == self.keys
 
 
 def expand(recipe: Recipe, models: list[str], arms: list[str], seeds: list[int]) -> list[Run]:
@@ -136,7 +97,8 @@ def run_study(
                 "jobs": jobs,
             },
         )
-        failures = _execute(recipe, todo, runs, study_dir, jobs) if todo else []
+        plan = Plan(todo, len(runs), study_dir / "stages", lambda run: _publish_and_tell(run, recipe, study_dir))
+        failures = execute(plan, jobs, recipe.num_threads) if todo else []
         _write_examples(runs, study_dir)
         if failures:
             raise StudyError(
@@ -163,176 +125,12 @@ def _baselines(recipe: Recipe, seeds: list[int], study_dir: Path) -> tuple[dict[
         rows = []
         for seed, subset in zip(seeds, subsets, strict=True):
             parts = subset.splits
+            if subset.spec.problem_type != "single_label_classification":
+                continue
             scores = baseline_scores(subset.spec, parts["train"], parts["validation"], parts["test"])
             rows += [{**score, "seed": seed, "inputs": digest} for score in scores]
         _write_json(path, rows)
     return {part: len(split) for part, split in subsets[0].splits.items()}, subsets[0].spec
-
-
-# Workers -------------------------------------------------------------------------------------------------------------
-
-_reports: Any = None
-
-
-def _start_worker(reports: Any, parent: int) -> None:
-    global _reports
-    _reports = reports
-    # The parent decides about Ctrl-C; a worker whose parent was killed must not go on training.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.3)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _run_stage(spec: Spec, stages_dir: str) -> str:
-    key = train.stage_key(spec)
-    train.run(spec, stages_dir, progress=lambda step: _reports.put((key, step)))
-    return key
-
-
-def _execute(recipe: Recipe, todo: list[Run], runs: list[Run], study_dir: Path, jobs: int) -> list[str]:
-    """Train the missing stages in a pool of spawned workers. Returns one line per failed run."""
-    stages_dir = study_dir / "stages"
-    context = multiprocessing.get_context("spawn")
-    reports = context.Queue()
-    # Read when a worker starts: every run computes with the same number of threads, and freed memory stays with the
-    # process (glibc), as giving it back and faulting it in again takes a fifth of a small model's step.
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(recipe.num_threads))
-    settings = threads | dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), str(2**30))
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    workers = min(jobs, len(todo))
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(reports, os.getpid()))
-    try:
-        return _Scheduler(todo, runs, recipe, study_dir, stages_dir, pool, workers, reports).drain()
-    except BaseException:
-        for child in multiprocessing.active_children():
-            child.kill()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-
-
-class _Scheduler:
-    """Submits stages as soon as what they start from exists, each once, and publishes runs as they become whole."""
-
-    def __init__(self, todo, runs, recipe, study_dir, stages_dir, pool, workers, reports) -> None:
-        self.waiting: list[Run] = list(todo)
-        self.recipe, self.study_dir, self.stages_dir = recipe, study_dir, stages_dir
-        self.pool, self.reports, self.workers = pool, reports, workers
-        self.running: dict[Future, str] = {}
-        self.submitted: set[str] = set()
-        self.broken: dict[str, str] = {}
-        self.failures: list[str] = []
-        self.total_runs, self.finished_runs = len(runs), len(runs) - len(todo)
-        specs = {train.stage_key(spec): spec for run in todo for spec in run.stages}
-        self.steps = {key: spec["arguments"]["max_steps"] for key, spec in specs.items()}
-        self.names = {key: f"{run.model}/{run.arm}/{run.seed}" for run in todo for key in run.keys}
-        self.seen = dict.fromkeys(specs, 0)
-        self.bar = tqdm(
-            total=sum(self.steps.values()),
-            bar_format="{percentage:3.0f}% |{bar:20}| {desc} [{elapsed}, {remaining} left]",
-            smoothing=0.05,
-            mininterval=0.5,
-            dynamic_ncols=True,
-            # In a log file a bar is noise: there, `_show` prints a line now and then.
-            file=None if sys.stderr.isatty() else io.StringIO(),
-        )
-        self.shown = time.monotonic()
-        for key in specs:
-            if train.is_done(stages_dir / key):
-                self._advance(key, self.steps[key])
-
-    def drain(self) -> list[str]:
-        with self.bar:
-            self._settle()
-            while self.running:
-                finished, _ = wait(self.running, timeout=0.5, return_when=FIRST_COMPLETED)
-                for key, step in self._messages():
-                    self._advance(key, step)
-                for future in finished:
-                    self._collect(future)
-                self._settle()
-                self._show()
-        return self.failures
-
-    def _messages(self) -> Iterator[tuple[str, int]]:
-        while True:
-            try:
-                yield self.reports.get_nowait()
-            except queue.Empty:
-                return
-
-    def _collect(self, future: Future) -> None:
-        key = self.running.pop(future)
-        try:
-            future.result()
-        except BrokenProcessPool:
-            raise StudyError(
-                "A worker process died (out of memory, or killed). Finished stages are kept: "
-                "run the same command again, with --jobs 1 if memory is short."
-            ) from None
-        except Exception as error:
-            self.broken[key] = f"{type(error).__name__}: {error}"
-        self._advance(key, self.steps[key])
-
-    def _settle(self) -> None:
-        """Publish whole runs, drop broken ones, and submit every stage that can start."""
-        for run in list(self.waiting):
-            broken = next((key for key in run.keys if key in self.broken), None)
-            if broken is not None:
-                self.waiting.remove(run)
-                self.failures.append(f"  {run.model}/{run.arm}/seed-{run.seed}: {self.broken[broken]}")
-            elif all(train.is_done(self.stages_dir / key) for key in run.keys):
-                publish_run(run, self.recipe, self.stages_dir, run.folder(self.study_dir))
-                self.waiting.remove(run)
-                self.finished_runs += 1
-                self._say(self._line(run))
-            else:
-                self._submit(run)
-        self._show()
-
-    def _submit(self, run: Run) -> None:
-        for spec, key in zip(run.stages, run.keys, strict=True):
-            if train.is_done(self.stages_dir / key):
-                continue
-            if key not in self.submitted:
-                self.submitted.add(key)
-                self.running[self.pool.submit(_run_stage, spec, str(self.stages_dir))] = key
-            return
-
-    def _advance(self, key: str, step: int) -> None:
-        self.bar.update(max(0, step - self.seen[key]))
-        self.seen[key] = max(step, self.seen[key])
-
-    def _show(self) -> None:
-        active = [key for future, key in self.running.items() if future.running() and self.seen[key] < self.steps[key]]
-        names = ", ".join(self.names[key] for key in active[: self.workers])
-        self.bar.set_description_str(f"{self.finished_runs}/{self.total_runs} runs done, now {names or '...'}")
-        if not sys.stderr.isatty() and time.monotonic() - self.shown > 10:
-            self.shown = time.monotonic()
-            print(self.bar, file=sys.stderr, flush=True)
-
-    def _say(self, line: str) -> None:
-        if sys.stderr.isatty():
-            self.bar.write(line, file=sys.stderr)
-        else:
-            print(line, file=sys.stderr, flush=True)
-
-    def _line(self, run: Run) -> str:
-        metrics = json.loads((run.folder(self.study_dir) / "metrics.json").read_text(encoding="utf-8"))
-        metric = metrics["metric"]
-        return (
-            f"  {run.model:<12} {run.arm:<16} seed {run.seed}: validation {metric} {metrics['validation'][metric]:.3f}"
-        )
 
 
 def run_single(recipe: Recipe, model: str, stage: str, seed: int, source: str | None, folder: Path) -> dict[str, Any]:
@@ -360,6 +158,15 @@ def run_single(recipe: Recipe, model: str, stage: str, seed: int, source: str | 
         shutil.rmtree(stages_dir, ignore_errors=True)
     train.wait_for_everyone()
     return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+
+
+def _publish_and_tell(run: Run, recipe: Recipe, study_dir: Path) -> str:
+    folder = run.folder(study_dir)
+    publish_run(run, recipe, study_dir / "stages", folder)
+    metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    metric = metrics["metric"]
+    score = metrics["validation"][metric]
+    return f"  {run.model:<12} {run.arm:<16} seed {run.seed}: validation {metric} {score:.3f}"
 
 
 # Run folders ---------------------------------------------------------------------------------------------------------
@@ -428,7 +235,7 @@ def _resolved_recipe(run: Run, recipe: Recipe) -> str:
     """The recipe of this run alone: one model, its overrides applied, and the arm and seed."""
     resolved = recipe.model_dump(mode="json")
     for stage in ("pretrain", "finetune"):
-        resolved[stage] = recipe.stage(stage, run.model).model_dump(mode="json")  # type: ignore[arg-type]
+        resolved[stage] = recipe.stage(stage, run.model).model_dump(mode="json")
     resolved["models"] = {run.model: {**resolved["models"][run.model], "overrides": {}}}
     header = f"# {run.model}, {run.arm}, seed {run.seed}\n"
     return header + yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True, width=110)
@@ -436,7 +243,7 @@ def _resolved_recipe(run: Run, recipe: Recipe) -> str:
 
 def _write_examples(runs: list[Run], study_dir: Path) -> None:
     """One masked example with its reconstruction for each model, from its first pretrained seed."""
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {}
     path = study_dir / "examples.npz"
     if path.is_file():
         with np.load(path) as old:

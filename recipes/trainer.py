@@ -82,6 +82,9 @@ class StageTrainer(Trainer):
         progress: Called with the number of finished steps, every ten steps.
     """
 
+    optimizer: torch.optim.Optimizer | None
+    data_collator: Objective
+
     def __init__(
         self,
         *,

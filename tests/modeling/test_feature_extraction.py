@@ -11,17 +11,17 @@ import pytest
 import torch
 from transformers import AutoFeatureExtractor
 
-from neverscratch.modeling.feature_extraction_sequence import LongSequenceFeatureExtractor, SequenceFeatureExtractor
+from neverscratch.modeling.feature_extraction_sequence import LongSequenceFeatureExtractor
 
 IMAGE = np.arange(6, dtype=np.uint8).reshape(2, 3)
 
 
 def levels(**kwargs: Any) -> LongSequenceFeatureExtractor:
-    return SequenceFeatureExtractor(modality="image", num_levels=17, **kwargs)
+    return LongSequenceFeatureExtractor(modality="image", num_levels=17, **kwargs)
 
 
 def values(**kwargs: Any) -> LongSequenceFeatureExtractor:
-    return SequenceFeatureExtractor(**kwargs)
+    return LongSequenceFeatureExtractor(**kwargs)
 
 
 def test_levels_become_ids_row_by_row() -> None:
@@ -126,7 +126,7 @@ def test_pil_images() -> None:
     assert levels()(grey)["input_ids"].shape == (1, 6)
     extractor = values(modality="image", num_channels=3)
     assert extractor(grey.convert("RGBA"))["input_values"].shape == (1, 6, 3)
-    assert SequenceFeatureExtractor.fit([grey], num_levels=17).modality == "image"
+    assert LongSequenceFeatureExtractor.fit([grey], num_levels=17).modality == "image"
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_truncation_counts_first(caplog: pytest.LogCaptureFixture, monkeypatch: 
 )
 def test_bad_settings_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as error:
-        SequenceFeatureExtractor(**arguments)
+        LongSequenceFeatureExtractor(**arguments)
     assert message in str(error.value)
 
 
@@ -199,25 +199,25 @@ def test_fit_uses_all_steps_of_all_examples() -> None:
     # A large offset loses every digit of the deviation in float32.
     random = np.random.RandomState(0)
     train = [random.randn(length, 2) * [1.0, 3.0] + [1e6, 0.0] for length in (5, 50, 500)]
-    extractor = SequenceFeatureExtractor.fit(train, num_channels=2, max_length=500)
+    extractor = LongSequenceFeatureExtractor.fit(train, num_channels=2, max_length=500)
     steps = np.concatenate(train)
     assert np.allclose(extractor.mean, steps.mean(0), rtol=1e-12)
     assert np.allclose(extractor.std, steps.std(0), rtol=1e-9)
     assert (extractor.modality, extractor.max_length) == ("values", 500)
-    assert SequenceFeatureExtractor.fit([np.full(9, 0.1)]).std == [1.0]
-    raw = SequenceFeatureExtractor.fit(train, num_channels=2, normalize=False)
+    assert LongSequenceFeatureExtractor.fit([np.full(9, 0.1)]).std == [1.0]
+    raw = LongSequenceFeatureExtractor.fit(train, num_channels=2, normalize=False)
     assert raw.mean is None and raw.std is None
     with pytest.raises(ValueError, match="There are no training examples to fit to"):
-        SequenceFeatureExtractor.fit([])
+        LongSequenceFeatureExtractor.fit([])
 
 
 def test_fit_tells_images_and_keeps_their_shape() -> None:
-    extractor = SequenceFeatureExtractor.fit([IMAGE, IMAGE], num_levels=17)
+    extractor = LongSequenceFeatureExtractor.fit([IMAGE, IMAGE], num_levels=17)
     assert (extractor.modality, extractor.image_shape, extractor.mean) == ("image", [2, 3], None)
-    assert SequenceFeatureExtractor.fit([IMAGE, IMAGE.T], num_levels=17).image_shape is None
-    real = SequenceFeatureExtractor.fit([IMAGE, IMAGE], modality="image")
+    assert LongSequenceFeatureExtractor.fit([IMAGE, IMAGE.T], num_levels=17).image_shape is None
+    real = LongSequenceFeatureExtractor.fit([IMAGE, IMAGE], modality="image")
     assert real.mean == [2.5]
-    assert SequenceFeatureExtractor.fit([SERIES[:, None]]).modality == "values"
+    assert LongSequenceFeatureExtractor.fit([SERIES[:, None]]).modality == "values"
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_saving_keeps_everything(extractor: LongSequenceFeatureExtractor, tmp_pa
     extractor.save_pretrained(tmp_path)
     assert (tmp_path / "preprocessor_config.json").is_file()
     assert (tmp_path / "feature_extraction_sequence.py").is_file()
-    again = SequenceFeatureExtractor.from_pretrained(tmp_path)
+    again = LongSequenceFeatureExtractor.from_pretrained(tmp_path)
     again.save_pretrained(tmp_path / "again")
     first, second = (folder / "preprocessor_config.json" for folder in (tmp_path, tmp_path / "again"))
     assert first.read_text() == second.read_text()

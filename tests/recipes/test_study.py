@@ -102,7 +102,7 @@ def test_two_jobs_give_the_digits_of_one(finished, tmp_path):
 
 def test_a_second_call_trains_nothing(finished, monkeypatch):
     before = numbers(finished)
-    monkeypatch.setattr(study, "_execute", lambda *args: pytest.fail("trained again"))
+    monkeypatch.setattr(study, "execute", lambda *args: pytest.fail("trained again"))
     run_tiny(finished)
     assert numbers(finished) == before
 
