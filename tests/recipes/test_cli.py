@@ -1,7 +1,9 @@
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import yaml
@@ -105,6 +107,22 @@ def test_compare_writes_the_page_and_the_table(recipe_file, tmp_path, monkeypatc
     assert "s4d" in page and "logistic regression" in page
     for run in out.glob("s4d/*/seed-*"):
         assert (run / "README.md").is_file()
+
+
+def test_ctrl_c_keeps_finished_stages_and_says_how_to_go_on(recipe_file, tmp_path):
+    out = tmp_path / "runs"
+    command = [sys.executable, "-m", "neverscratch.recipes.cli", "compare", str(recipe_file), "--out", str(out)]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while not any((out / "stages").glob("*/stage.json")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    # A terminal sends the signal to the whole group, workers included.
+    os.killpg(child.pid, signal.SIGINT)
+    _, error = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "the same command goes on from there" in error and "Traceback" not in error
+    assert any((out / "stages").glob("*/stage.json")) or any(out.glob("*/*/seed-0/run.json"))
+    assert not any(path.name.endswith(".tmp") for path in out.glob("*/*/*"))
 
 
 def test_report_refuses_a_folder_without_a_study(tmp_path, monkeypatch, capsys):
