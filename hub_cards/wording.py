@@ -459,8 +459,8 @@ def _at_chance(study: Study, models: Sequence[ModelAnswer]) -> list[str]:
 
 def _not_tuned(study: Study, models: Sequence[ModelAnswer]) -> list[str]:
     return [
-        "Hyper-parameters were not tuned for each model and arm; all arms of a model share one set of settings, and how "
-        "it was chosen stands under data and protocol. "
+        "Hyper-parameters were not tuned for each model and arm; all arms of a model share one set of settings, chosen "
+        "as data and protocol say below. "
         "Another learning rate, initial scale or regularisation can change the size of a gain and even its sign, and "
         "may suit one model or arm better than another. The result holds for these settings."
     ]
