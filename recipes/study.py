@@ -7,6 +7,7 @@ command goes on where it stopped.
 import hashlib
 import json
 import os
+import platform
 import shutil
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,11 @@ def run_study(
                 "command": command,
                 "versions": train.versions(),
                 "commit": train.commit(),
+                "platform": {
+                    "python": platform.python_version(),
+                    "system": f"{platform.system()} {platform.machine()}",
+                    "cpus": os.cpu_count(),
+                },
                 "num_threads": recipe.num_threads,
                 "jobs": jobs,
             },
@@ -206,6 +212,7 @@ def _run_record(run: Run, recipe: Recipe, records: list[dict[str, Any]]) -> dict
             "key": key,
             "objective": record["spec"]["objective"],
             "learning_rate": record["spec"]["arguments"]["learning_rate"],
+            "arguments": record["spec"]["arguments"] | {"ssm_learning_rate": record["spec"]["ssm_learning_rate"]},
             **{
                 name: record[name]
                 for name in ("steps", "examples_seen", "batch_size", "flops", "seconds", "world_size")

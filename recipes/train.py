@@ -30,7 +30,7 @@ from neverscratch.tasks.metrics import score_logits
 
 from . import config as recipe_config
 from .data import StageData, prepare, rows
-from .objectives import make_objective
+from .objectives import IGNORE, make_objective
 from .trainer import StageTrainer
 from .transfer import transfer_backbone
 
@@ -325,15 +325,25 @@ def _still_improving(losses: list[float], train_accuracy: float | None) -> bool:
 
 
 def _reconstruction_scores(trainer: StageTrainer, data: StageData) -> dict[str, Any]:
-    metrics = trainer.evaluate(data.splits["validation"])
+    metrics = trainer.evaluate(rows(data.splits["validation"]))
     timing = ("runtime", "per_second", "epoch")
-    return {
-        "validation": {
-            name.removeprefix("eval_"): value
-            for name, value in metrics.items()
-            if not any(word in name for word in timing)
-        }
+    kept = {
+        name.removeprefix("eval_"): value for name, value in metrics.items() if not any(word in name for word in timing)
     }
+    return {"validation": kept | _guess(trainer, data)}
+
+
+def _guess(trainer: StageTrainer, data: StageData) -> dict[str, float]:
+    """For symbols: the accuracy of always answering the most frequent training symbol, at the same scored positions.
+
+    Real values need no such reference, since an R2 of 0 is that of the mean.
+    """
+    if "input_ids" not in data.splits["train"].column_names:
+        return {}
+    answer = np.bincount(np.concatenate(data.splits["train"]["input_ids"][:])).argmax()
+    batch = trainer.objective.for_evaluation()(list(data.splits["validation"]))
+    labels = batch["labels"][:, int(trainer.objective.causal) :].numpy()
+    return {"guess_accuracy": float((labels[labels != IGNORE] == answer).mean())}
 
 
 def _examples_seen(trainer: StageTrainer) -> int:
@@ -384,7 +394,7 @@ def _write_example(trainer: StageTrainer, data: StageData, path: Path) -> None:
         original = np.asarray(data.processor.decode(example["input_ids"]))
         # Only levels may be predicted here: the three special symbols are no grey level.
         predicted = logits[:, 3:].argmax(-1).numpy()
-        mask = (batch["labels"][0] != -100).cpu().numpy()
+        mask = (batch["labels"][0] != IGNORE).cpu().numpy()
     else:
         original = np.asarray(data.processor.denormalize(example["input_values"]))
         predicted = np.asarray(data.processor.denormalize(logits.numpy()))
