@@ -127,8 +127,16 @@ def token_loss(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int 
     return scale_loss(total, (labels != -100).sum(), num_items_in_batch)
 
 
-def classification_loss(logits: Tensor, labels: Tensor, problem_type: str | None) -> Tensor:
-    """Mean loss of the batch in float32; without `problem_type` it follows from the number and type of the labels."""
+def classification_loss(
+    logits: Tensor, labels: Tensor, problem_type: str | None, num_items_in_batch: Tensor | int | None = None
+) -> Tensor:
+    """Loss in float32, averaged over the labels; without `problem_type` it follows from their number and type.
+
+    Args:
+        logits: (B, num_labels).
+        labels: (B,) long, or (B, num_labels) float.
+        num_items_in_batch: Labels (entries of `labels`) of the whole optimiser step; None counts those of this batch.
+    """
     logits, labels = logits.float(), labels.to(logits.device)
     if problem_type is None:
         if logits.shape[-1] == 1:
@@ -136,15 +144,15 @@ def classification_loss(logits: Tensor, labels: Tensor, problem_type: str | None
         else:
             problem_type = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
     if problem_type == "single_label_classification":
-        return F.cross_entropy(logits, labels.flatten())
+        total = F.cross_entropy(logits, labels.flatten(), reduction="sum")
+        return scale_loss(total, labels.new_tensor(labels.numel()), num_items_in_batch)
     if labels.numel() != logits.numel():
         raise ValueError(
             f"{problem_type} takes one label per output, {tuple(logits.shape)}, but got labels {tuple(labels.shape)}."
         )
     labels = labels.reshape(logits.shape).float()
-    if problem_type == "regression":
-        return F.mse_loss(logits, labels)
-    return F.binary_cross_entropy_with_logits(logits, labels)
+    loss = F.mse_loss if problem_type == "regression" else F.binary_cross_entropy_with_logits
+    return scale_loss(loss(logits, labels, reduction="sum"), labels.new_tensor(labels.numel()), num_items_in_batch)
 
 
 class LongSequencePreTrainedModel(PreTrainedModel):
@@ -545,9 +553,6 @@ class SequencePooling(nn.Module):
 class LongSequenceForSequenceClassification(LongSequencePreTrainedModel):
     """Classifies a sequence, or a pair of sequences (B, 2, L), or predicts numbers about it."""
 
-    # The loss is a mean over the batch, so the Trainer itself has to divide by the accumulation steps.
-    accepts_loss_kwargs = False
-
     def __init__(self, config: LongSequenceConfig) -> None:
         super().__init__(config)
         self.num_labels = config.num_labels
@@ -570,6 +575,7 @@ class LongSequenceForSequenceClassification(LongSequencePreTrainedModel):
         input_values: Tensor | None = None,
         labels: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
         """Score the labels.
@@ -577,6 +583,7 @@ class LongSequenceForSequenceClassification(LongSequencePreTrainedModel):
         Args:
             input_ids, attention_mask, input_values, inputs_embeds: As for the model; (B, 2, L, ...) if `is_pair`.
             labels: (B,) long for one label per example, (B, num_labels) for several, float for regression.
+            num_items_in_batch: Labels counted in the whole optimiser step; None counts those of this batch.
         """
         if self.config.is_pair:
             inputs = (input_ids, attention_mask, input_values, inputs_embeds)
@@ -591,7 +598,7 @@ class LongSequenceForSequenceClassification(LongSequencePreTrainedModel):
         logits = self.classifier(pooled)
         loss = None
         if labels is not None:
-            loss = classification_loss(logits, labels, self.config.problem_type)
+            loss = classification_loss(logits, labels, self.config.problem_type, num_items_in_batch)
         return SequenceClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )

@@ -99,9 +99,9 @@ class Objective(TrainerCallback):
         """Add the labels, and hide from the inputs what is to be predicted."""
         raise NotImplementedError
 
-    def num_items(self, batch: dict[str, Tensor]) -> Tensor | None:
-        """Number of positions the loss is summed over; None lets the model take the mean over examples."""
-        return None
+    def num_items(self, batch: dict[str, Tensor]) -> Tensor:
+        """Number of labels or positions the loss is summed over."""
+        raise NotImplementedError
 
     def example_sums(self, outputs: Any, batch: dict[str, Tensor]) -> Tensor:
         """(B, k) sums over the scored positions of each example: all that evaluation keeps of a batch."""
@@ -129,6 +129,9 @@ class Classification(Objective):
     def targets(self, batch, name, features):
         labels = np.array([feature["labels"] for feature in features])
         return {**batch, "labels": torch.from_numpy(labels)}
+
+    def num_items(self, batch):
+        return torch.tensor(batch["labels"].numel())
 
 
 class _Tokens(Objective):

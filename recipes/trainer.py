@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from neverscratch.modeling import parameter_groups
@@ -27,13 +27,27 @@ def _fft_flops(input_shape, dims, *args, out_shape=None, **kwargs) -> int:
     return int(2.5 * points * math.log2(max(length, 2)))
 
 
+def _attention_flops(query_shape, key_shape, value_shape, *args, out_shape=None, **kwargs) -> int:
+    return sdpa_flop_count(query_shape, key_shape, value_shape)
+
+
+def _attention_backward_flops(grad_shape, query_shape, key_shape, value_shape, *args, out_shape=None, **kwargs) -> int:
+    return sdpa_backward_flop_count(grad_shape, query_shape, key_shape, value_shape)
+
+
 def count_flops(model: nn.Module, batch: dict[str, Tensor]) -> int:
     """Floating-point operations of one forward and backward pass on this batch: matrix products, attention and FFTs.
 
     Element-wise operations are not counted. The model, its gradients and the random state are left as they were.
     """
     aten = torch.ops.aten
-    mapping = {aten._fft_r2c: _fft_flops, aten._fft_c2r: _fft_flops}
+    # torch counts its attention kernels for GPUs, but not the one for CPUs.
+    mapping = {
+        aten._fft_r2c: _fft_flops,
+        aten._fft_c2r: _fft_flops,
+        aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
+    }
     with torch.random.fork_rng(), FlopCounterMode(display=False, custom_mapping=mapping) as counter:
         copy.deepcopy(model)(**batch).loss.backward()
     return counter.get_total_flops()
@@ -95,7 +109,7 @@ class StageTrainer(Trainer):
         **kwargs: Any,
     ) -> None:
         self.objective, self.class_metrics, self.ssm_learning_rate = objective, class_metrics, ssm_learning_rate
-        self._flops_per_row: float | None = None
+        self._flops: dict[tuple, int] = {}
         callbacks = [objective, *([_Progress(progress)] if progress else [])]
         super().__init__(data_collator=objective, callbacks=callbacks, compute_metrics=self._metrics, **kwargs)
         # The log goes to a file; the study shows one progress line for all runs.
@@ -114,10 +128,10 @@ class StageTrainer(Trainer):
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
         batches, num_items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        counts = [self.objective.num_items(batch) for batch in batches]
-        if not counts or counts[0] is None:
+        if not batches:
             return batches, num_items
-        total = torch.stack(counts).sum().to(device)
+        # The Trainer counts labels that are not -100, which for real values is neither the mask nor a safe mark.
+        total = torch.stack([self.objective.num_items(batch) for batch in batches]).sum().to(device)
         if self.args.world_size > 1:
             total = self.accelerator.gather(total).sum()
         return batches, total
@@ -145,11 +159,12 @@ class StageTrainer(Trainer):
         return grad_norm
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> float:
-        rows = len(inputs["labels"])
-        if self._flops_per_row is None:
+        # Counted once for every shape, so that a resumed stage ends with the sum of an undisturbed one.
+        shapes = tuple((name, tuple(value.shape)) for name, value in sorted(inputs.items()))
+        if shapes not in self._flops:
             batch = self._prepare_inputs(inputs)
-            self._flops_per_row = count_flops(self.accelerator.unwrap_model(self.model), batch) / rows
-        return self._flops_per_row * rows
+            self._flops[shapes] = count_flops(self.accelerator.unwrap_model(self.model), batch)
+        return self._flops[shapes]
 
     def get_eval_dataloader(self, eval_dataset=None):
         return self._with_fixed_masks(super().get_eval_dataloader, eval_dataset)

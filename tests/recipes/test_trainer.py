@@ -20,10 +20,10 @@ def tiny(head, family="s4d", **fields):
 class Examples(Dataset):
     """Sequences of very different lengths, so that micro-batches hold very different numbers of scored positions."""
 
-    def __init__(self, values, labels):
+    def __init__(self, values, labels, size):
         generator = torch.Generator().manual_seed(0)
         self.rows = []
-        for row, length in enumerate((30, 3, 9, 2, 25, 4, 8, 5)):
+        for row, length in enumerate((30, 3, 9, 2, 25, 4, 8, 5)[:size]):
             if values:
                 inputs = {"input_values": torch.randn(length, 2, generator=generator).numpy()}
             else:
@@ -62,8 +62,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("family", ["transformer", "s4d"])
+@pytest.mark.parametrize("size", [8, 5])
 @pytest.mark.parametrize("case", CASES)
-def test_one_batch_of_eight_equals_four_batches_of_two(case, family, tmp_path):
+def test_one_batch_equals_batches_of_two_accumulated(case, family, size, tmp_path):
+    """With five examples the last batch of the epoch holds one."""
     objective_name, fields, labels = CASES[case]
 
     def gradients(batch_size, accumulation):
@@ -88,14 +90,14 @@ def test_one_batch_of_eight_equals_four_batches_of_two(case, family, tmp_path):
                 disable_tqdm=True,
                 save_strategy="no",
             ),
-            train_dataset=Examples("input_values" in str(fields) or fields.get("num_channels"), labels),
+            train_dataset=Examples("input_values" in str(fields) or fields.get("num_channels"), labels, size),
             objective=objective,
         )
         before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
         trainer.train()
         return {name: before[name] - parameter.detach() for name, parameter in model.named_parameters()}
 
-    whole, parts = gradients(8, 1), gradients(2, 4)
+    whole, parts = gradients(8, 1), gradients(2, -(-size // 2))
     assert any(step.abs().max() > 1e-6 for step in whole.values())
     for name, step in whole.items():
         torch.testing.assert_close(
@@ -132,9 +134,23 @@ def test_flops_are_counted_without_touching_the_model():
     assert all(parameter.grad is None for parameter in model.parameters())
     # Per token: projections 4 x 16 x 16 and feed-forward 2 x 16 x 32, two operations each, three passes in all.
     matrices = 4 * 10 * (4 * 16 * 16 + 2 * 16 * 32) * 2 * 3
-    assert matrices < flops < 1.5 * matrices
+    # Scores and weighted sums: two products of 10 x 10 x 16 for each sequence; backward four, and one recomputed.
+    attention = 4 * (10 * 10 * 16) * 2 * (2 + 5)
+    head = 4 * 16 * 3 * 2 * 3
+    assert flops == pytest.approx(matrices + attention + head, rel=0.01)
     doubled = count_flops(model, {"input_ids": batch["input_ids"].repeat(2, 1), "labels": batch["labels"].repeat(2)})
     assert doubled == 2 * flops
+
+
+def test_attention_counts_the_same_whatever_computes_it():
+    batch = {"input_ids": torch.randint(3, 20, (1, 512)), "labels": torch.tensor([0])}
+    counts = {}
+    for implementation in ("sdpa", "eager"):
+        model = tiny("AutoModelForSequenceClassification", "transformer", num_labels=3)
+        model.set_attn_implementation(implementation)
+        counts[implementation] = count_flops(model, batch)
+    # The fused kernel computes the scores a second time in the backward: seven products instead of six.
+    assert counts["eager"] < counts["sdpa"] < 7 / 6 * counts["eager"]
 
 
 def test_fft_convolutions_are_counted():
