@@ -19,11 +19,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from .runs import MATCHED, SCRATCH, SPT, Example, Run, Study
-from .wording import Scale, format_count, join_words
+from .statistics import Contrast, gain
+from .wording import Scale, brief, format_count, join_words
 
 LineStyle = Literal["-", "--", "-.", ":"]
 
@@ -64,11 +65,14 @@ def draw_figures(study: Study, folder: Path) -> dict[str, list[Picture]]:
     """Draw every picture the study has data for.
 
     Returns:
-        Pictures by kind: `accuracy`, `learning_curves`, `examples`; a kind without data has an empty list.
+        Pictures by kind: `gains`, `accuracy`, `learning_curves`, `examples`; a kind without data has an empty list.
     """
     folder.mkdir(parents=True, exist_ok=True)
     models = [m for m in study.models if study.select(m)]
-    pictures: dict[str, list[Picture]] = {"accuracy": [_draw_accuracy(study, models, folder)]}
+    pictures: dict[str, list[Picture]] = {
+        "gains": _draw_gains(study, models, folder),
+        "accuracy": [_draw_accuracy(study, models, folder)],
+    }
     with_log = [m for m in models if any(run.log for run in study.select(m))]
     limits = _curve_limits(study, with_log)
     pictures["learning_curves"] = [_draw_learning_curves(study, model, limits, folder) for model in with_log]
@@ -94,12 +98,76 @@ def _plain_axes(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
+def _draw_gains(study: Study, models: list[str], folder: Path) -> list[Picture]:
+    """Every gain of spt with its t interval and its seeds; nothing if no seed has both arms."""
+    scale = Scale(study.metric)
+    rows: list[tuple[str, str, Contrast]] = []
+    for model in models:
+        for over, words in ((SCRATCH, "over scratch"), (MATCHED, "at equal steps")):
+            if (found := gain(study, model, SPT, over)) is not None:
+                rows.append((model, words, found))
+    if not rows:
+        return []
+    factor = 100 if scale.is_share else 1
+    # Each model takes a line of its own for its name, above its comparisons.
+    places: list[float] = []
+    names: list[tuple[float, str]] = []
+    at = 0.0
+    for index, (model, _, _) in enumerate(rows):
+        if index == 0 or rows[index - 1][0] != model:
+            names.append((at + 0.15, model))
+            at += 0.75
+        places.append(at)
+        at += 1.0
+    figure = Figure(figsize=(4.8, 0.9 + 0.58 * at), layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.axvline(0, color=_GREY, linewidth=1.1)
+    for place, (_, words, found) in zip(places, rows, strict=True):
+        colour = ARM_STYLES[SCRATCH if words == "over scratch" else MATCHED][0]
+        paired, interval = found.paired, found.paired.interval
+        if interval is not None:
+            axes.plot([factor * interval.low, factor * interval.high], [place, place], color=colour, linewidth=2.4)
+        # Seeds stand just below the interval, so that equal ones and the mean stay visible.
+        seeds = [factor * d for d in paired.differences]
+        axes.plot(seeds, [place + 0.2] * len(seeds), "o", color=colour, markersize=5, alpha=0.6, markeredgewidth=0)
+        axes.plot(factor * paired.mean, place, "D", color=colour, markersize=7.5, markeredgecolor="white")
+        axes.annotate(
+            brief(found, scale),
+            (factor * paired.mean, place),
+            xytext=(0, 7),
+            textcoords="offset points",
+            ha="center",
+            fontsize=9.5,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+        )
+    for place, model in names:
+        axes.annotate(
+            model, (0, place), xycoords=("axes fraction", "data"), xytext=(-8, 0), textcoords="offset points",
+            ha="right", va="center", weight="bold", fontsize=11, annotation_clip=False,
+        )  # fmt: skip
+    axes.set_yticks(places, [words for _, words, _ in rows], fontsize=10.5)
+    axes.set_ylim(at - 0.45, -0.3)
+    axes.tick_params(axis="y", length=0)
+    axes.tick_params(axis="x", labelsize=10)
+    axes.margins(x=0.08)
+    unit = "points of test " if scale.is_share else "test "
+    axes.set_xlabel(f"gain of spt, {unit}{scale.name}", fontsize=10.5)
+    path = _save(figure, folder / "gains.png")
+    found_text = "; ".join(f"{model} {words} {brief(found, scale)}" for model, words, found in rows)
+    caption = (
+        "Gain of self-pretraining: diamond and figure are the mean, the line is its 95% t interval over seeds "
+        "(uncorrected), dots are single seeds. An interval across 0 cannot tell."
+    )
+    return [Picture(path, f"Gains of spt with 95% t intervals: {found_text}.", caption)]
+
+
 def _draw_accuracy(study: Study, models: list[str], folder: Path) -> Picture:
     scale = Scale(study.metric)
     arms = [a for a in study.arms if study.select(arm=a)]
-    step = len(arms) + 0.7
-    width = max(6.4, 1.9 + 0.78 * step * len(models))
-    figure = Figure(figsize=(width, 4.5), layout="constrained")
+    step = len(arms) + 0.4
+    width = max(4.8, 0.8 + 0.62 * step * len(models))
+    figure = Figure(figsize=(width, 4.4), layout="constrained")
     axes = figure.subplots()
     _plain_axes(axes)
     ticks: list[float] = []
@@ -144,10 +212,11 @@ def _draw_accuracy(study: Study, models: list[str], folder: Path) -> Picture:
             weight="bold",
             fontsize=11,
         )
-    axes.set_xticks(ticks, labels, fontsize=9)
+    axes.set_xticks(ticks, labels, fontsize=9.5)
     axes.tick_params(axis="x", length=0)
-    axes.set_xlim(-0.6, len(models) * step - 1.1)
-    axes.set_ylabel(scale.axis("test"), fontsize=10)
+    axes.tick_params(axis="y", labelsize=10)
+    axes.set_xlim(-0.6, len(models) * step - 0.8)
+    axes.set_ylabel(scale.axis("test"), fontsize=10.5)
     if scale.is_share:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:g}%"))
     outside = _draw_levels(study, axes, scale)
@@ -169,7 +238,7 @@ def _draw_accuracy(study: Study, models: list[str], folder: Path) -> Picture:
 
 
 def _draw_levels(study: Study, axes: Axes, scale: Scale) -> list[str]:
-    """Baselines and chance as horizontal lines, labelled at the right; those far off the data are returned as text."""
+    """Baselines and chance as horizontal lines, labelled on the line; those far off the data are returned as text."""
     by_name: dict[str, list[float]] = {}
     for baseline in study.baselines:
         by_name.setdefault(baseline.name, []).append(baseline.test)
@@ -187,39 +256,23 @@ def _draw_levels(study: Study, axes: Axes, scale: Scale) -> list[str]:
     bottom, top = min(everything), max(everything)
     margin = 0.08 * max(top - bottom, spread)
     axes.set_ylim(bottom - margin, top + margin)
-    texts: list[float] = []
-    gap = 0.062 * (top - bottom + 2 * margin)
-    for name, value, style in sorted(near, key=lambda item: item[1]):
+    for index, (name, value, style) in enumerate(sorted(near, key=lambda item: item[1])):
         axes.axhline(value, color=_GREY, linewidth=1.1, linestyle=style, zorder=1)
-        place = max([value, *(t + gap for t in texts)])
-        texts.append(place)
+        # Neighbouring labels take turns at the two ends of their lines, so that close levels stay legible.
+        right = index % 2 == 1
         axes.annotate(
             f"{name}\u00a0{scale.value(value)}",
-            (1.0, place),
+            (1.0 if right else 0.0, value),
             xycoords=("axes fraction", "data"),
-            xytext=(5, 0),
+            xytext=(-2 if right else 2, 2),
             textcoords="offset points",
-            va="center",
-            fontsize=8.5,
-            color="#444444",
-            annotation_clip=False,
+            ha="right" if right else "left",
+            va="bottom",
+            fontsize=9.5,
+            color="#333333",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+            zorder=4,
         )
-    if outside:
-        below = [name for name, value, _ in levels if value < bottom and f"{name} {scale.value(value)}" in outside]
-        above = [name for name, value, _ in levels if value > top and f"{name} {scale.value(value)}" in outside]
-        for names, height, arrow in ((below, 0.0, "\u2193"), (above, 1.0, "\u2191")):
-            if names:
-                text = "\n".join(f"{arrow} {item}" for item in outside if item.rsplit(" ", 1)[0] in names)
-                axes.annotate(
-                    text,
-                    (1.0, height),
-                    xycoords="axes fraction",
-                    xytext=(5, -5 if height == 0 else 5),
-                    textcoords="offset points",
-                    va="top" if height == 0 else "bottom",
-                    fontsize=8.5,
-                    color="#444444",
-                )
     return outside
 
 
@@ -232,7 +285,11 @@ def _curve_limits(study: Study, models: list[str]) -> dict[str, tuple[float, flo
     """Axis limits shared by all models, so that their pictures can be compared."""
     limits: dict[str, tuple[float, float]] = {}
     for name, stage, key in _panels(study):
-        values = [y for m in models for r in study.select(m) for y in _series(r, stage, key)[1]]
+        values = []
+        for run in (r for m in models for r in study.select(m)):
+            series = _series(run, stage, key)[1]
+            # Validation starts near chance; its axis shows where the arms differ, the last seven of ten evaluations.
+            values += series[int(0.3 * len(series)) :] if name == "Validation" else series
         if values:
             limits[name] = (min(values), max(values))
     steps = [r.steps() for m in models for r in study.select(m)]
@@ -269,7 +326,7 @@ def _draw_learning_curves(study: Study, model: str, limits: dict[str, tuple[floa
     panels = [panel for panel in _panels(study) if panel[0] in limits]
     if not any(run.steps("pretrain") for run in study.select(model)):
         panels = [panel for panel in panels if panel[1] is not _is_pretrain]
-    figure = Figure(figsize=(5.6, 0.9 + 2.15 * len(panels)), layout="constrained")
+    figure = Figure(figsize=(4.8, 0.9 + 2.1 * len(panels)), layout="constrained")
     grid = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
     arms = [a for a in study.arms if study.select(model, a)]
     pretrain_steps = max((r.steps("pretrain") for r in study.select(model)), default=0)
@@ -277,12 +334,13 @@ def _draw_learning_curves(study: Study, model: str, limits: dict[str, tuple[floa
     for axes, (name, stage, key) in zip(grid, panels, strict=True):
         _plain_axes(axes)
         if pretrain_steps:
-            axes.axvspan(0, pretrain_steps, color="#009E73", alpha=0.07, linewidth=0)
+            # A bar along the top rather than a shaded area: the other arms learn from labels in these steps.
+            axes.axvspan(0, pretrain_steps, 0.965, 1.0, color="#009E73", alpha=0.8, linewidth=0)
         for arm in arms:
             colour, _, style = arm_style(arm, study.arms)
             curves = [c for run in study.select(model, arm) if (c := _series(run, stage, key))[0]]
             for x, y in curves:
-                axes.plot(x, y, color=colour, linewidth=0.7, alpha=0.35)
+                axes.plot(x, y, color=colour, linewidth=0.8, alpha=0.6)
             if curves:
                 drawn.append(arm)
                 axes.plot(*_mean_line(curves), color=colour, linewidth=1.9, linestyle=style)
@@ -299,26 +357,37 @@ def _draw_learning_curves(study: Study, model: str, limits: dict[str, tuple[floa
         title = scale.axis("validation") if name == "Validation" else name
         if name == "Training loss":
             title = "Training loss (classification)"
-        axes.set_title(title, fontsize=9.5, loc="left")
-        axes.tick_params(labelsize=8.5)
-    grid[-1].set_xlabel("optimiser steps, self-pretraining included", fontsize=9.5)
-    grid[-1].set_xlim(0, limits["steps"][1])
+        axes.set_title(title, fontsize=10.5, loc="left")
+        axes.tick_params(labelsize=9.5)
+    if pretrain_steps:
+        grid[0].annotate(
+            "spt pretrains", (pretrain_steps / 2, 0.95), xycoords=("data", "axes fraction"), ha="center", va="top",
+            fontsize=9.5, color="#00664b",
+        )  # fmt: skip
+    grid[-1].set_xlabel("optimiser steps, self-pretraining included", fontsize=10)
+    grid[-1].set_xlim(0, 1.04 * limits["steps"][1])
     grid[-1].xaxis.set_major_locator(MaxNLocator(5, integer=True))
     handles: list[Any] = [
         Line2D([], [], color=arm_style(a, study.arms)[0], linestyle=arm_style(a, study.arms)[2], linewidth=1.9, label=a)
         for a in arms
         if a in drawn
     ]
-    if pretrain_steps:
-        handles.append(Patch(color="#009E73", alpha=0.12, label="spt pretrains"))
     figure.legend(
-        handles=handles, loc="outside upper center", ncols=len(handles), fontsize=8.5, frameon=False, title=model
+        handles=handles, loc="outside upper center", ncols=len(handles), fontsize=9.5, frameon=False, title=model
     )
     path = _save(figure, folder / f"learning_curves_{file_stem(model)}.png")
-    caption = f"{model}: thick lines are means over seeds, thin lines single seeds."
+    caption = f"{model}: thick lines are means over seeds, thin lines single seeds"
+    caption += "; the lowest early validation values are cut off." if "Validation" in limits else "."
     if pretrain_steps:
-        caption += f" spt spends its first {format_count(pretrain_steps)} steps (shaded) on self-pretraining."
+        caption += f" spt spends its first {format_count(pretrain_steps)} steps (green bar) on self-pretraining."
+    ends = []
+    for arm in arms:
+        known = [r.validation for r in study.select(model, arm) if r.validation is not None]
+        if known:
+            ends.append(f"{arm} {scale.value(math.fsum(known) / len(known))}")
     alt = f"Learning curves of {model}: training loss and validation {scale.name} against steps for {join_words(arms)}."
+    if ends:
+        alt += f" Validation {scale.name} at the end, mean over seeds: {join_words(ends)}."
     return Picture(path, alt, caption)
 
 
@@ -327,22 +396,32 @@ def _draw_example(study: Study, example: Example, folder: Path) -> Picture:
     is_image = example.shape is not None and len(example.shape) in (2, 3)
     figure = _draw_image(example) if is_image else _draw_series(example)
     path = _save(figure, folder / f"example_{file_stem(example.model)}.png")
-    runs = [r for r in study.select(example.model) if r.pretrain_metrics]
-    names = {
-        "masked_accuracy": "share of masked values filled in exactly, on validation data: ",
-        "masked_r2": "share of the masked values' variance explained (R\u00b2), on validation data: ",
-    }
-    scores = []
-    for key, text in names.items():
-        values = [r.pretrain_metrics[key] for r in runs if key in r.pretrain_metrics]
-        if values:
-            scores.append(text + f"{math.fsum(values) / len(values):.3f}")
-    caption = (
-        f"{example.model}: one example with {100 * share:.0f}% of its values masked, as the self-pretrained model "
-        "sees it and "
-        "fills it in" + (f" ({'; '.join(scores)})." if scores else ".")
-    )
-    return Picture(path, f"A masked example and its reconstruction by {example.model}.", caption)
+    what = "pixels" if is_image else "values"
+    score = _reconstruction_score(study, example.model, what)
+    ratio = (study.info.get("recipe") or {}).get("mask_ratio")
+    chosen = f"each value is masked with probability {100 * ratio:g}%, here " if isinstance(ratio, (int, float)) else ""
+    marks = "Pink: masked; pink frames: guessed." if is_image else "Pink: masked; blue: guessed."
+    caption = f"{example.model}: one validation example ({chosen}{100 * share:.0f}% of its {what} masked). {marks}"
+    if score:
+        caption += f" {score[0].upper()}{score[1:]} (validation split, mean over seeds)."
+    alt = f"A masked example and its reconstruction by {example.model}" + (f": {score}." if score else ".")
+    return Picture(path, alt, caption)
+
+
+def _reconstruction_score(study: Study, model: str, what: str) -> str:
+    """How well the masked values are filled in, beside what a plain guess would reach; empty if no run says."""
+
+    def mean(key: str) -> float | None:
+        values = [v for r in study.select(model) if (v := r.pretrain_metrics.get(key)) is not None]
+        return math.fsum(values) / len(values) if values else None
+
+    if (exact := mean("masked_accuracy")) is not None:
+        guess = mean("guess_accuracy")
+        text = f"{100 * exact:.1f}% of masked {what} are filled in exactly"
+        return text if guess is None else f"{text}; always answering the most frequent value: {100 * guess:.1f}%"
+    if (r2 := mean("masked_r2")) is not None:
+        return f"{100 * r2:.1f}% of the masked values' variance is explained (R\u00b2; the mean value alone: 0%)"
+    return ""
 
 
 def _draw_image(example: Example) -> Figure:
@@ -354,7 +433,7 @@ def _draw_image(example: Example) -> Figure:
     filled = np.asarray(example.reconstruction, dtype=float).reshape(shape)
     filled = np.where(mask if filled.ndim == 2 else mask[..., None], filled, original)
     low, high = float(original.min()), float(original.max())
-    figure = Figure(figsize=(5.6, 2.3), layout="constrained")
+    figure = Figure(figsize=(4.8, 2.1), layout="constrained")
     panels = figure.subplots(1, 3)
     shown_images = (("original", original), ("masked input", original), ("filled in", filled))
     for axes, (title, image) in zip(panels, shown_images, strict=True):
@@ -362,7 +441,12 @@ def _draw_image(example: Example) -> Figure:
         axes.imshow(shown, cmap="gray", vmin=low, vmax=high, interpolation="nearest")
         if title == "masked input":
             axes.imshow(np.ma.masked_where(~mask, mask), cmap=ListedColormap([_MASK_COLOUR]), interpolation="nearest")
-        axes.set_title(title, fontsize=9.5)
+        if title == "filled in":
+            rows, columns = np.nonzero(mask)
+            for row, column in zip(rows, columns, strict=True):
+                box = Rectangle((column - 0.42, row - 0.42), 0.84, 0.84, fill=False, color=_MASK_COLOUR, linewidth=1.2)
+                axes.add_patch(box)
+        axes.set_title(title, fontsize=10.5)
         axes.set_xticks([])
         axes.set_yticks([])
     figure.suptitle(example.model, fontsize=10.5, weight="bold")
@@ -375,7 +459,7 @@ def _draw_series(example: Example) -> Figure:
 
     original, filled = channels_last(example.original), channels_last(example.reconstruction)
     num_channels = min(original.shape[1], 4)
-    figure = Figure(figsize=(5.6, 1.1 + 1.7 * num_channels), layout="constrained")
+    figure = Figure(figsize=(4.8, 1.1 + 1.7 * num_channels), layout="constrained")
     panels = figure.subplots(num_channels, 1, squeeze=False, sharex=True)[:, 0]
     steps = np.arange(len(example.mask))
     edges = np.flatnonzero(np.diff(np.concatenate([[0], example.mask.astype(int), [0]])))
@@ -396,6 +480,6 @@ def _draw_series(example: Example) -> Figure:
         Line2D([], [], color="#0072B2", marker="o", markersize=3, linewidth=0.9, label="filled in"),
     ]
     figure.legend(
-        handles=handles, loc="outside upper center", ncols=3, fontsize=8.5, frameon=False, title=example.model
+        handles=handles, loc="outside upper center", ncols=3, fontsize=9.5, frameon=False, title=example.model
     )
     return figure

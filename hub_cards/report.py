@@ -14,14 +14,16 @@ from typing import Any
 from urllib.parse import quote
 
 import jinja2
+from markupsafe import Markup, escape
 
 from .figures import Picture, draw_figures
 from .runs import MATCHED, SCRATCH, SPT, Run, Study, read_study, scrub
 from .statistics import Contrast, gain, gap, gap_change, summarise
 from .wording import (
-    Answer,
+    PROTOCOL,
     Scale,
     answer,
+    format_about,
     format_count,
     format_flops,
     format_seconds,
@@ -29,6 +31,7 @@ from .wording import (
     mean_total,
     reading,
     seeds_word,
+    spell,
 )
 
 # Wall-clock times differ between two runs of the same thing; whoever compares two results.csv leaves these out.
@@ -66,6 +69,11 @@ class ReportPaths:
     figures: tuple[Path, ...]
 
 
+_ANCHOR = "data-and-protocol"
+# Names of settings that say nothing about training.
+_UNINTERESTING = frozenset({"output_dir", "report_to", "disable_tqdm", "save_strategy", "seed", "data_seed"})
+
+
 @dataclass(frozen=True)
 class Cell:
     """A table cell: text, and where it links to, if anywhere."""
@@ -76,17 +84,37 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table both templates can lay out; `numeric` marks right-aligned columns."""
+    """A table both templates can lay out; `numeric` marks right-aligned columns.
+
+    `note` names the columns left out because every row says the same.
+    """
 
     columns: tuple[str, ...]
     numeric: tuple[bool, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    note: str = ""
 
     @classmethod
     def of(cls, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str | Cell]]) -> Table:
         names, numeric = zip(*columns, strict=True)
         cells = tuple(tuple(c if isinstance(c, Cell) else Cell(c) for c in row) for row in rows)
         return cls(names, numeric, cells)
+
+    def without_constants(self, names: Sequence[str]) -> Table:
+        """The table without those of the named columns whose cells, dashes aside, are all the same."""
+        keep, same = [], []
+        for index, name in enumerate(self.columns):
+            values = {row[index].text for row in self.rows} - {"\u2013"}
+            if name in names and len(values) <= 1:
+                same += [f"{name} {value}" for value in values]
+            else:
+                keep.append(index)
+        return Table(
+            tuple(self.columns[i] for i in keep),
+            tuple(self.numeric[i] for i in keep),
+            tuple(tuple(row[i] for i in keep) for row in self.rows),
+            f"The same in every row that has it: {join_words(same)}." if same else "",
+        )
 
 
 def write_report(study_dir: str | Path) -> ReportPaths:
@@ -131,15 +159,17 @@ def build_context(study: Study, pictures: dict[str, list[Picture]]) -> dict[str,
         "arms": _arm_legend(study),
         "tables": {
             "results": _results_table(study, scale),
-            "gains": _contrast_table(study, scale, _gain_rows(study), "model"),
-            "gaps": _contrast_table(study, scale, _gap_rows(study), "gap"),
+            "gains": _contrast_table(study, scale, _gain_rows(study, [(SPT, SCRATCH)], others=True)),
+            "matched": _contrast_table(study, scale, _gain_rows(study, [(SPT, MATCHED), (MATCHED, SCRATCH)])),
+            "gaps": _contrast_table(study, scale, _gap_rows(study)),
             "costs": _cost_table(study),
             "protocol": _protocol_table(study),
+            "stages": _stages_table(study),
+            "configs": _configs_table(study),
             "runs": _runs_table(study, scale),
         },
-        "has_gains": bool(_gain_rows(study)),
-        "has_gaps": bool(_gap_rows(study)),
-        "gains_note": _gains_note(study, scale, found),
+        "gains_note": _gains_note(study, scale),
+        "costs_note": _costs_note(study),
         "models": [{"name": m, "source": scrub(source)} for m in study.models if (source := _first_source(study, m))],
         "problems": [scrub(problem) for problem in study.problems],
         "command": scrub(str(study.info["command"])) if study.info.get("command") else None,
@@ -159,6 +189,8 @@ def render(template: str, context: dict[str, Any]) -> str:
         keep_trailing_newline=True,
     )
     environment.filters["md"] = escape_markdown
+    environment.filters["linked"] = _link_protocol
+    environment.filters["md_linked"] = lambda text: escape_markdown(text).replace(PROTOCOL, f"[{PROTOCOL}](#{_ANCHOR})")
     environment.filters["data_uri"] = _data_uri
     environment.filters["code_fence"] = _code_fence
     return environment.get_template(template).render(context)
@@ -168,6 +200,11 @@ def escape_markdown(text: str) -> str:
     """Plain text as Markdown that shows it unchanged, inside a table cell too."""
     escaped = "".join(f"\\{c}" if c in "\\`*_[]|#~" else c for c in text)
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\r", "").replace("\n", " ")
+
+
+def _link_protocol(text: str) -> Markup:
+    """Plain text as HTML in which the mention of the section on settings leads there."""
+    return Markup(str(escape(text)).replace(PROTOCOL, f'<a href="#{_ANCHOR}">{PROTOCOL}</a>'))
 
 
 def _code_fence(text: str) -> str:
@@ -227,39 +264,36 @@ def _cells(study: Study) -> list[tuple[str, str]]:
 
 
 def _results_table(study: Study, scale: Scale) -> Table:
-    columns = [("model", False), ("arm", False), ("test mean", True), ("sd", True), ("lowest", True), ("highest", True)]
-    columns += [("seeds", True), ("validation mean", True), ("training mean", True)]
+    columns = [("model, arm", False), ("test mean", True), ("sd", True), ("lowest", True), ("highest", True)]
+    columns += [("validation", True), ("training", True), ("seeds", True)]
     rows: list[list[str]] = []
 
     def mean(values: Sequence[float | None]) -> str:
         known = [v for v in values if v is not None]
         return scale.value(summarise(known).mean if known else None)
 
-    def row(
-        name: str, arm: str, tests: list[float], validation: Sequence[float | None], train: Sequence[float | None]
-    ) -> None:
+    def row(name: str, tests: list[float], validation: Sequence[float | None], train: Sequence[float | None]) -> None:
         s = summarise(tests)
         spread = [scale.value(s.mean), scale.spread(s.sd), scale.value(s.minimum), scale.value(s.maximum)]
-        rows.append([name, arm, *spread, str(s.n), mean(validation), mean(train)])
+        rows.append([name, *spread, mean(validation), mean(train), str(s.n)])
 
     for model, arm in _cells(study):
         runs = study.select(model, arm)
-        row(model, arm, [r.test for r in runs], [r.validation for r in runs], [r.train for r in runs])
+        row(f"{model}, {arm}", [r.test for r in runs], [r.validation for r in runs], [r.train for r in runs])
     for name in dict.fromkeys(b.name for b in study.baselines):
         same = [b for b in study.baselines if b.name == name]
-        row(name, "plain baseline", [b.test for b in same], [b.validation for b in same], [])
-    return Table.of(columns, rows)
+        row(f"{name}, plain baseline", [b.test for b in same], [b.validation for b in same], [])
+    return Table.of(columns, rows).without_constants(("training", "seeds"))
 
 
-def _gain_rows(study: Study) -> list[tuple[str, str, Contrast]]:
+def _gain_rows(study: Study, pairs: Sequence[tuple[str, str]], others: bool = False) -> list[tuple[str, str, Contrast]]:
+    """Gains of one arm over another for every model, and with `others` of arms beyond the three known ones."""
     rows = []
+    extra = [(arm, SCRATCH) for arm in study.arms if arm not in (SCRATCH, MATCHED, SPT)] if others else []
     for model in study.models:
-        for arm, over in ((SPT, SCRATCH), (SPT, MATCHED), (MATCHED, SCRATCH)):
+        for arm, over in [*pairs, *extra]:
             if (found := gain(study, model, arm, over)) is not None:
                 rows.append((model, f"{arm} over {over}", found))
-        for arm in study.arms:
-            if arm not in (SCRATCH, MATCHED, SPT) and (found := gain(study, model, arm, SCRATCH)) is not None:
-                rows.append((model, f"{arm} over {SCRATCH}", found))
     return rows
 
 
@@ -276,11 +310,14 @@ def _gap_rows(study: Study) -> list[tuple[str, str, Contrast]]:
     return rows
 
 
-def _contrast_table(study: Study, scale: Scale, rows: list[tuple[str, str, Contrast]], first: str) -> Table:
-    unit = ", points" if scale.is_share else ""
-    columns = [(first, False), ("comparison" if first == "model" else "when", False)]
-    columns += [(f"mean{unit}", True), ("95% t interval: seeds", True), ("95% bootstrap: seeds, test examples", True)]
-    columns += [("reading", False), (f"by seed ({', '.join(map(str, study.seeds))})", True)]
+def _contrast_table(study: Study, scale: Scale, rows: list[tuple[str, str, Contrast]]) -> Table | None:
+    """The deciding columns come first, for narrow screens; `None` without rows."""
+    if not rows:
+        return None
+    columns = [("comparison", False), (f"mean{', points' if scale.is_share else ''}", True)]
+    columns += [("95% t interval: seeds", True), ("reading", False)]
+    columns += [(f"by seed ({', '.join(map(str, study.seeds))})", True)]
+    columns += [("95% bootstrap: seeds, test examples", True)]
     cells = []
     for name, what, found in rows:
         paired = found.paired
@@ -289,40 +326,28 @@ def _contrast_table(study: Study, scale: Scale, rows: list[tuple[str, str, Contr
             scale.difference(d) if whole else f"seed {s}: {scale.difference(d)}"
             for s, d in zip(paired.seeds, paired.differences, strict=True)
         ]
-        intervals = [scale.interval(paired.interval), scale.interval(found.bootstrap)]
-        cells.append([name, what, scale.difference(paired.mean), *intervals, reading(found), ", ".join(by_seed)])
+        mean, interval = scale.difference(paired.mean), scale.interval(paired.interval)
+        bootstrap = scale.interval(found.bootstrap)
+        cells.append([f"{name}: {what}", mean, interval, reading(found), ", ".join(by_seed), bootstrap])
     return Table.of(columns, cells)
 
 
-def _gains_note(study: Study, scale: Scale, found: Answer) -> str:
-    unit = (
-        "Differences are in percentage points of test " + scale.name
-        if scale.is_share
-        else "Differences are in " + scale.name
-    )
+def _gains_note(study: Study, scale: Scale) -> str:
+    unit = "percentage points of test " + scale.name if scale.is_share else scale.name
+    drawn = ", training examples drawn" if (study.info.get("recipe") or {}).get("train_size") else ""
     return (
-        f"{unit}, taken seed by seed. \u201cClearly\u201d needs both intervals to leave out 0. The t interval covers "
-        "what the seed decides (initial weights, order, masks, and which training examples are drawn) for this very "
-        "test split; the bootstrap also covers the choice of test examples, but understates what few seeds add (by a "
-        "third of the variance for three seeds). Neither covers other hyper-parameters or other data."
+        f"Differences are in {unit}, taken seed by seed and computed before rounding. \u201cHigher\u201d and "
+        "\u201clower\u201d need both intervals to leave out 0; neither is corrected for several comparisons. The t "
+        f"interval asks what other seeds (initial weights, order, masks{drawn}) would give on this very test split. "
+        "The bootstrap draws seeds and test examples anew from those there are; with few seeds it is too narrow. "
+        "Neither covers other settings or other data."
     )
 
 
 def _cost_table(study: Study) -> Table:
-    columns = [
-        ("model", False),
-        ("arm", False),
-        ("parameters", True),
-        ("pretraining steps", True),
-        ("finetuning steps", True),
-    ]
-    columns += [
-        ("steps in all", True),
-        ("examples seen", True),
-        ("FLOPs", True),
-        ("time a run", True),
-        ("time / scratch", True),
-    ]
+    columns = [("model, arm", False), ("time a run", True), ("time / scratch", True), ("FLOPs", True)]
+    columns += [("steps of pretraining", True), ("supervised steps", True), ("examples seen", True)]
+    columns += [("parameters", True)]
     rows = []
     for model, arm in _cells(study):
         runs = study.select(model, arm)
@@ -335,27 +360,42 @@ def _cost_table(study: Study) -> Table:
         time, base = mean_total(study, model, arm, "seconds"), mean_total(study, model, SCRATCH, "seconds")
         rows.append(
             [
-                model,
-                arm,
-                format_count(parameters[0]) if parameters else "\u2013",
+                f"{model}, {arm}",
+                "\u2013" if time is None else format_about(time),
+                f"{time / base:.1f}" if time and base else "\u2013",
+                format_flops(mean_total(study, model, arm, "flops")),
                 count("steps", "pretrain"),
                 count("steps", "finetune"),
-                count("steps"),
                 count("examples_seen"),
-                format_flops(mean_total(study, model, arm, "flops")),
-                format_seconds(time),
-                f"{time / base:.2f}" if time and base else "\u2013",
+                format_count(parameters[0]) if parameters else "\u2013",
             ]
         )
     return Table.of(columns, rows)
 
 
+def _costs_note(study: Study) -> str:
+    parts = ["Means over seeds. FLOPs are estimates of forward and backward passes; times are wall-clock"]
+    jobs, cpus = study.info.get("jobs"), (study.info.get("platform") or {}).get("cpus")
+    if isinstance(jobs, int):
+        at_once = f"{spell(jobs)} run{'s' if jobs > 1 else ''} at a time"
+        parts[0] += f", with {at_once} on the machine" + (f" ({cpus} processors)" if cpus else "")
+    if any(
+        s.examples_seen is not None and s.batch_size and s.examples_seen < s.steps * s.batch_size
+        for r in study.runs
+        for s in r.stages
+    ):
+        parts.append("Examples seen are fewer than steps times batch size, as the last batch of an epoch is smaller")
+    return ". ".join(parts) + "."
+
+
 def _runs_table(study: Study, scale: Scale) -> Table:
     columns = [("run", False), ("test", True), ("validation", True), ("training", True), ("training loss", True)]
-    columns += [("selected step", True), ("still improving", False), ("steps", True), ("time", True)]
+    columns += [("steps", True), ("time", True), ("step kept", True), ("still improving", False)]
     rows: list[list[str | Cell]] = []
     for run in study.runs:
         name = f"{run.model}/{run.arm}/seed-{run.seed}"
+        # The last step needs no column: it follows from the number of steps.
+        last = run.selection == "last" or run.selected_step is None
         rows.append(
             [
                 Cell(name, quote(name) + "/"),
@@ -363,13 +403,13 @@ def _runs_table(study: Study, scale: Scale) -> Table:
                 scale.value(run.validation),
                 scale.value(run.train),
                 "\u2013" if run.train_loss is None else f"{run.train_loss:.3g}",
-                "\u2013" if run.selected_step is None else format_count(run.selected_step),
-                "yes" if run.still_improving else "no",
                 format_count(run.steps()),
                 format_seconds(run.total("seconds")),
+                "last" if last else format_count(run.selected_step or 0),
+                "yes" if run.still_improving else "no",
             ]
         )
-    return Table.of(columns, rows)
+    return Table.of(columns, rows).without_constants(("training", "step kept", "still improving"))
 
 
 def _arm_legend(study: Study) -> list[dict[str, str]]:
@@ -380,10 +420,10 @@ def _arm_legend(study: Study) -> list[dict[str, str]]:
         return " or ".join(format_count(c) for c in counts)
 
     texts = {
-        SCRATCH: f"trained on the labels from random weights, {steps(SCRATCH)} steps",
-        MATCHED: f"the same for {steps(MATCHED)} steps, to match spt, so that extra training is not taken for a gain",
-        SPT: f"first {steps(SPT, 'pretrain')} steps of predicting hidden parts of the same training inputs, no labels, "
-        f"then {steps(SPT, 'finetune')} steps on the labels",
+        SCRATCH: f"{steps(SCRATCH)} supervised steps from random weights",
+        MATCHED: f"the same with its learning-rate schedule stretched over {steps(MATCHED)} steps, as many as spt "
+        "takes, so that extra training is not taken for a gain",
+        SPT: f"{steps(SPT, 'pretrain')} steps of self-pretraining, then {steps(SPT, 'finetune')} supervised steps",
     }
     described = study.info.get("arm_descriptions") or {}
     return [
@@ -413,6 +453,9 @@ def _protocol_table(study: Study) -> Table:
     add("citation of the data", task.get("citation"))
     sizes = task.get("sizes") or {}
     add("examples", ", ".join(f"{format_count(n)} {split}" for split, n in sizes.items()))
+    if recipe.get("train_size"):
+        drawn = format_count(sizes.get("train") or recipe["train_size"])
+        add("training examples", f"a subset of the training split: each seed draws its own {drawn}")
     add("sequence length", task.get("length"))
     if task.get("labels"):
         add("classes", len(task["labels"]))
@@ -421,8 +464,7 @@ def _protocol_table(study: Study) -> Table:
         add("chance level", Scale(study.metric).value(float(task["chance"])))
     add(
         "split",
-        "validation and test are the same for every run; the training examples follow from the seed where only some "
-        "are used",
+        "validation and test are the same for every run",
     )
     add("seeds", f"{join_words(map(str, study.seeds))} ({seeds_word(len(study.seeds))})")
     add(
@@ -435,35 +477,67 @@ def _protocol_table(study: Study) -> Table:
         {"last": "those of the last step", "best": "best validation value"}.get(str(first.selection), first.selection),
     )
     add("use of the test split", "measured once, after training, with the kept weights; nothing was chosen by it")
-    for name in sorted(dict.fromkeys(s.name for r in study.runs for s in r.stages), key=lambda n: n != "pretrain"):
-        add(f"settings of {name}", _stage_settings(study, name))
     if isinstance(recipe.get("mask_ratio"), (int, float)):
-        add("share masked in pretraining", f"{100 * recipe['mask_ratio']:g}%")
-    add("threads per run", info.get("num_threads"))
-    add("runs at a time", info.get("jobs"))
+        add("masking", f"each value is masked with probability {100 * recipe['mask_ratio']:g}%")
+    platform = info.get("platform") or {}
+    cpus = f"{platform['cpus']} processors" if platform.get("cpus") else None
+    python = f"Python {platform['python']}" if platform.get("python") else None
+    add("machine", ", ".join(str(part) for part in (platform.get("system"), cpus, python) if part))
+    jobs, threads = info.get("jobs"), info.get("num_threads")
+    add("runs at a time", f"{jobs}" + (f", threads each: {threads}" if threads else "") if jobs else None)
     add("versions", ", ".join(f"{k} {v}" for k, v in (info.get("versions") or {}).items()))
     add("commit", info.get("commit") or "unknown")
     add("notes on the task", task.get("notes"))
     return Table.of([("what", False), ("value", False)], rows)
 
 
-def _stage_settings(study: Study, name: str) -> str:
-    texts: dict[str, list[str]] = {}
+def _stages_table(study: Study) -> Table | None:
+    """Every setting of both stages that the runs give, models side by side only where they differ."""
+    names = sorted(dict.fromkeys(s.name for r in study.runs for s in r.stages), key=lambda n: n != "pretrain")
+    # setting -> stage -> model -> values in the order of the runs
+    found: dict[str, dict[str, dict[str, list[str]]]] = {}
     for run in study.runs:
         for stage in run.stages:
-            if stage.name == name:
-                parts = [
-                    f"{label} {value:g}" if isinstance(value, (int, float)) else f"{label} {value}"
-                    for label, value in (
-                        ("objective", stage.objective and stage.objective.replace("_", " ")),
-                        ("learning rate", stage.learning_rate),
-                        ("batch size", stage.batch_size),
-                    )
-                    if value is not None
-                ]
-                models = texts.setdefault(", ".join(parts), [])
-                if run.model not in models:
-                    models.append(run.model)
-    if len(texts) == 1:
-        return next(iter(texts))
-    return "; ".join(f"{text} ({join_words(models)})" for text, models in texts.items())
+            known = {
+                "objective": stage.objective and stage.objective.replace("_", " "),
+                "max_steps": stage.steps,
+                "learning_rate": stage.learning_rate,
+                "per_device_train_batch_size": stage.batch_size,
+            }
+            general = (study.info.get("recipe") or {}).get(stage.name)
+            # Older runs do not carry their arguments; the recipe's stage then stands in for what they share.
+            given = stage.arguments or (general if isinstance(general, dict) else {})
+            for key, value in {**known, **given, "max_steps": stage.steps}.items():
+                if value is None or key in _UNINTERESTING:
+                    continue
+                values = found.setdefault(key, {}).setdefault(stage.name, {}).setdefault(run.model, [])
+                if _shown(value) not in values:
+                    values.append(_shown(value))
+    rows = [[key, *(_by_model(stages.get(name, {})) for name in names)] for key, stages in found.items()]
+    columns = [("setting", False), *((n if n == "pretrain" else f"{n} (supervised)", False) for n in names)]
+    return Table.of(columns, rows) if rows else None
+
+
+def _configs_table(study: Study) -> Table | None:
+    """The fields of each model's configuration that the recipe sets, and its overrides of the stages."""
+    entries = (study.info.get("recipe") or {}).get("models") or {}
+    models = [m for m in study.models if isinstance(entries.get(m), dict)]
+    fields: dict[str, dict[str, str]] = {}
+    for model in models:
+        for key, value in (entries[model].get("config") or {}).items():
+            fields.setdefault(str(key), {})[model] = _shown(value)
+    rows = [[key, *(values.get(m, "\u2013") for m in models)] for key, values in fields.items()]
+    return Table.of([("setting", False), *((m, False) for m in models)], rows) if rows else None
+
+
+def _by_model(values: dict[str, list[str]]) -> str:
+    texts = {model: " or ".join(found) for model, found in values.items()}
+    if len(set(texts.values())) <= 1:
+        return next(iter(texts.values()), "\u2013")
+    return ", ".join(f"{text} ({model})" for model, text in texts.items())
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return scrub(str(value))

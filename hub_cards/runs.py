@@ -27,7 +27,7 @@ KNOWN_ARMS = (SCRATCH, MATCHED, SPT)
 
 @dataclass(frozen=True)
 class Stage:
-    """One training of a run: `pretrain` or `finetune`."""
+    """One training of a run: `pretrain` or `finetune`; `arguments` are its settings as the recipe gave them."""
 
     name: str
     steps: int
@@ -37,6 +37,7 @@ class Stage:
     objective: str | None = None
     learning_rate: float | None = None
     batch_size: int | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -258,6 +259,7 @@ def read_run(folder: Path, metric: str | None, model: str, arm: str, seed: int) 
                 objective=raw.get("objective"),
                 learning_rate=learning_rate,
                 batch_size=None if batch_size is None else int(batch_size),
+                arguments=dict(raw.get("arguments") or {}),
             )
         )
     notes: list[str] = []

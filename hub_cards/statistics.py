@@ -10,7 +10,7 @@ Two kinds of interval stand side by side, because they answer different question
   their variance, a third less for n = 3.
 
 Neither covers other hyper-parameters, another validation/test split of the data, or other data. None is corrected for
-looking at several comparisons.
+looking at several comparisons; `corrected_interval` does that for the comparisons at equal steps.
 """
 
 from __future__ import annotations
@@ -138,6 +138,16 @@ def t_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | 
         return None
     half = float(stats.t.ppf(0.5 + confidence / 2, summary.n - 1)) * summary.sd / math.sqrt(summary.n)
     return Interval(summary.mean - half, summary.mean + half, confidence)
+
+
+def corrected_interval(paired: Paired, comparisons: int, confidence: float = 0.95) -> Interval | None:
+    """The t interval of one of `comparisons` means, at a confidence that holds for all of them together (Bonferroni).
+
+    `None` for fewer than two seeds, and for differences that are all equal: no width stays none at any confidence.
+    """
+    if comparisons < 1:
+        raise ValueError(f"{comparisons} comparisons cannot be corrected for; give 1 or more.")
+    return t_interval(paired.differences, 1 - (1 - confidence) / comparisons) if paired.sd else None
 
 
 def sign_test(differences: Sequence[float]) -> float | None:

@@ -16,7 +16,7 @@ from itertools import combinations
 from typing import Literal
 
 from .runs import MATCHED, SCRATCH, SPT, Study
-from .statistics import Contrast, Interval, gain, gap, gap_change
+from .statistics import Contrast, Interval, corrected_interval, gain, gap, gap_change, sign_test
 
 Kind = Literal["helped", "helped-unmatched", "extra-training", "longer-better", "hurt", "unclear", "missing"]
 
@@ -24,6 +24,8 @@ Kind = Literal["helped", "helped-unmatched", "extra-training", "longer-better", 
 SHARES = frozenset({"accuracy", "balanced_accuracy", "f1", "f1_macro", "precision", "recall"})
 _WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 MINUS = "\u2212"
+# The page's section on settings; where a sentence names it so, the templates make it a link.
+PROTOCOL = "data and protocol, below"
 
 
 @dataclass(frozen=True)
@@ -89,12 +91,14 @@ class ModelAnswer:
 
 @dataclass(frozen=True)
 class Answer:
-    """The opening of a page: one line, the setting, a few sentences for each model, then what to bear in mind."""
+    """What a page says: what is compared, one line, the setting, a line for each model, what to bear in mind, and one
+    line to open each later section."""
 
+    lead: str
     headline: str
     setting: str
     models: tuple[ModelAnswer, ...]
-    more_training: tuple[str, ...]
+    more_training: str
     gaps: tuple[str, ...]
     costs: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -125,6 +129,13 @@ def format_seconds(seconds: float | None) -> str:
     if seconds < 100:
         return f"{seconds:.1f}\u00a0s"
     return f"{seconds / 60:.1f}\u00a0min" if seconds < 6000 else f"{seconds / 3600:.1f}\u00a0h"
+
+
+def format_about(seconds: float) -> str:
+    """A time rounded to two digits or so: wall-clock times are no exact thing."""
+    if seconds < 10:
+        return f"{seconds:.2g}\u00a0s"
+    return f"{seconds:.0f}\u00a0s" if seconds < 100 else format_seconds(seconds)
 
 
 def join_words(words: Iterable[str]) -> str:
@@ -173,43 +184,96 @@ def answer(study: Study) -> Answer:
     """Apply every rule of this file to a study."""
     scale = Scale(study.metric)
     models = tuple(_answer_model(study, model, scale) for model in study.models if study.select(model))
-    costs = tuple(text for m in models if (text := _cost(study, m.model)))
-    warnings = list_warnings(study, models)
     return Answer(
-        headline=headline(models),
+        lead=_lead(study, [m.model for m in models]),
+        headline=headline(study, models),
         setting=_setting(study),
         models=models,
-        more_training=tuple(_more_training(m, scale) for m in models),
+        more_training=_more_training(study, models, scale),
         gaps=tuple(_gaps(study, scale)),
-        costs=costs,
-        warnings=tuple(warnings),
+        costs=tuple(_costs(study, [m.model for m in models])),
+        warnings=tuple(list_warnings(study, models)),
     )
 
 
-def headline(models: Sequence[ModelAnswer]) -> str:
-    """One sentence: models of the same kind share a clause."""
+# What a family is, for a reader who does not know its name.
+_FAMILIES = {
+    "transformer": "self-attention between all steps of the sequence",
+    "s4d": "a diagonal state-space model",
+}
+
+
+def _lead(study: Study, models: Sequence[str]) -> str:
+    entries = (study.info.get("recipe") or {}).get("models") or {}
+    glossed = []
+    for model in models:
+        gloss = _FAMILIES.get(str((entries.get(model) or {}).get("family", model)))
+        glossed.append(f"{model} ({gloss})" if gloss else model)
+    return (
+        "Self-pretraining: before a network learns the labels, it learns to predict hidden parts of the same training "
+        f"inputs, without labels. Here it is tried on {join_words(glossed)}, each trained in these ways (arms):"
+    )
+
+
+def headline(study: Study, models: Sequence[ModelAnswer]) -> str:
+    """One sentence: models of the same kind share a clause.
+
+    Where one model was helped and another is unclear, their gains must not be read as different if they are not.
+    """
+    scale = Scale(study.metric)
     groups: dict[Kind, list[ModelAnswer]] = {}
     for model in models:
         groups.setdefault(model.kind, []).append(model)
-    clauses = []
+    clauses: list[str] = []
+    kind_of_interval = "95% t interval over seeds, uncorrected: "
     for kind, text in _CLAUSES.items():
+        figures = []
+        for model in groups.get(kind, []):
+            shown, words = _decisive(model)
+            if shown is not None and shown.paired.interval is not None:
+                name = f"{model.model} " if len(groups[kind]) > 1 else ""
+                interval = f"({kind_of_interval}{scale.interval(shown.paired.interval)})"
+                figures.append(f"{name}{scale.difference(shown.paired.mean)}{scale.unit} {words} {interval}")
+                kind_of_interval = ""
         if kind in groups:
             names = join_words(m.model for m in groups[kind])
-            clauses.append(text.format(names=names, seeds=_who_cannot_tell(groups[kind])))
+            clause = text.format(names=names, seeds=_who_cannot_tell(groups[kind]))
+            clauses.append(": ".join([clause, ", ".join(figures)]) if figures else clause)
+    clauses += _same_gain(study, groups, scale)
     text = "; ".join(clauses) + "."
     return text[0].upper() + text[1:]
 
 
+def _decisive(model: ModelAnswer) -> tuple[Contrast | None, str]:
+    """The comparison whose figure stands in the headline: that at equal steps, unless the other one decides."""
+    if model.kind == "hurt" or model.over_matched is None:
+        return model.over_scratch, "over scratch"
+    return model.over_matched, "at equal steps"
+
+
+def _same_gain(study: Study, groups: dict[Kind, list[ModelAnswer]], scale: Scale) -> list[str]:
+    clauses = []
+    for helped in groups.get("helped", []):
+        for other in groups.get("unclear", []):
+            change = gap_change(study, helped.model, other.model, SPT, MATCHED)
+            if change is not None and change.verdict == "unclear":
+                clauses.append(
+                    f"nor whether it helps {helped.model} more than {other.model}: difference of the two gains "
+                    f"{brief(change, scale)}"
+                )
+    return clauses
+
+
 _CLAUSES: dict[Kind, str] = {
-    "helped": "with these settings self-pretraining helped {names}, by more than its extra steps explain",
+    "helped": "with these settings self-pretraining helped {names}",
     "helped-unmatched": "self-pretraining beat training from scratch for {names}, with more steps and no arm to "
     "match them",
     "extra-training": "for {names} self-pretraining beat training from scratch, but not clearly the same number "
     "of steps from scratch",
     "longer-better": "for {names} training longer from scratch did better than self-pretraining",
     "hurt": "with these settings self-pretraining hurt {names}",
-    "unclear": "for {names} {seeds} cannot tell whether self-pretraining helps",
     "missing": "for {names} the runs needed to judge self-pretraining are missing",
+    "unclear": "{seeds} cannot tell whether self-pretraining helps {names}",
 }
 
 
@@ -220,15 +284,22 @@ def _who_cannot_tell(models: Sequence[ModelAnswer]) -> str:
 
 
 def _setting(study: Study) -> str:
+    scale = Scale(study.metric)
     sizes = study.task.get("sizes") or {}
     train = study.task.get("train_size") or sizes.get("train")
     test = sizes.get("test")
     title = study.task.get("title") or study.task["name"]
     data = f": {format_count(train)} training and {format_count(test)} test examples" if train and test else ""
+    if data and (study.info.get("recipe") or {}).get("train_size"):
+        data += " (each seed draws its own subset of the training split)"
     counts = {len(study.select(m, a)) for m in study.models for a in study.arms if study.select(m, a)}
     seeds = seeds_word(max(counts)) if len(counts) == 1 else f"up to {seeds_word(max(counts))}"
     direction = "" if study.greater_is_better else " (less is better; gains are signed so that + is better)"
-    return f"{title}{data}, {seeds} per model and arm; all figures are test {Scale(study.metric).name}{direction}."
+    unit = "in percentage points" if scale.is_share else "in its unit"
+    return (
+        f"{title}{data}, {seeds} per model and arm. {scale.name.capitalize()} in this summary is on the test "
+        f"split{direction}; gains are {unit}, mean and 95% t interval over seeds."
+    )
 
 
 def _answer_model(study: Study, model: str, scale: Scale) -> ModelAnswer:
@@ -236,29 +307,46 @@ def _answer_model(study: Study, model: str, scale: Scale) -> ModelAnswer:
     over_matched = gain(study, model, SPT, MATCHED)
     matched_over_scratch = gain(study, model, MATCHED, SCRATCH)
     kind = judge(over_scratch, over_matched)
-
-    def mean(arm: str) -> str | None:
-        values = [r.test for r in study.select(model, arm)]
-        return scale.value(math.fsum(values) / len(values)) if values else None
-
-    levels = [
-        f"{value} {words}"
-        for arm, words in (
-            (SPT, "after self-pretraining (spt)"),
-            (SCRATCH, "from scratch"),
-            (MATCHED, "from scratch with as many steps as spt (scratch-matched)"),
-        )
-        if (value := mean(arm)) is not None
-    ]
-    sentences = [f"{join_words(levels) if levels else 'No run of the main arms'}."]
-    sentences += [
-        describe(c, scale, f"Over {arm}") for c, arm in ((over_scratch, SCRATCH), (over_matched, MATCHED)) if c
+    parts = [
+        f"{brief(c, scale)} {words}"
+        for c, words in ((over_scratch, "over scratch"), (over_matched, "at equal steps"))
+        if c is not None
     ]
     if kind == "missing":
         absent = [arm for arm in (SPT, SCRATCH) if not study.select(model, arm)]
         why = f"there is no finished {join_words(absent)} run" if absent else "no seed has both arms"
-        sentences.append(f"Whether self-pretraining helps cannot be said, as {why}.")
-    return ModelAnswer(model, kind, over_scratch, over_matched, matched_over_scratch, " ".join(sentences))
+        parts.append(f"whether self-pretraining helps cannot be said, as {why}")
+        text = ", ".join(parts)
+    else:
+        text = f"{', '.join(parts)}: {_verdict_words(kind, over_scratch, over_matched)}"
+    return ModelAnswer(model, kind, over_scratch, over_matched, matched_over_scratch, text)
+
+
+def _verdict_words(kind: Kind, over_scratch: Contrast | None, over_matched: Contrast | None) -> str:
+    words = {
+        "helped": "helped",
+        "helped-unmatched": "higher, with more steps and no arm to match them",
+        "extra-training": "higher than scratch, at equal steps cannot tell",
+        "longer-better": "training longer from scratch did better",
+        "hurt": "hurt",
+    }
+    return words.get(kind) or why_unclear(over_scratch if over_scratch is not None else over_matched)
+
+
+def why_unclear(contrast: Contrast | None) -> str:
+    """What keeps a contrast from telling: few seeds, few test examples, or a coincidence."""
+    if contrast is None:
+        return "cannot tell"
+    interval = contrast.paired.interval
+    if interval is None:
+        return "one seed cannot tell"
+    if all(d == 0 for d in contrast.paired.differences):
+        return "no difference"
+    if contrast.verdict != "unclear" or not interval.excludes_zero:
+        return "cannot tell"
+    if contrast.bootstrap is None:
+        return "cannot tell (equal differences in every seed are chance, not certainty)"
+    return "cannot tell (the test split is too small: the interval that resamples it too includes 0)"
 
 
 def _seeds_agree(contrast: Contrast) -> bool:
@@ -266,36 +354,11 @@ def _seeds_agree(contrast: Contrast) -> bool:
     return interval is not None and interval.excludes_zero
 
 
-def describe(contrast: Contrast, scale: Scale, what: str) -> str:
-    """A sentence on a contrast: its mean, interval, count of seeds, and whether that is enough to tell."""
-    paired = contrast.paired
-    mean = f"{scale.difference(paired.mean)}{scale.unit}"
-    interval = paired.interval
-    if interval is None:
-        return f"{what}: {mean}, but one seed gives no interval and cannot tell."
-    if all(d == 0 for d in paired.differences):
-        return f"{what}: no difference in {_all_of(paired.n)}."
-    span = scale.interval(interval)
-    count = paired.positive if paired.mean > 0 else paired.negative
-    seeds = f"in {_all_of(paired.n)}" if count == paired.n else f"in {spell(count)} of {seeds_word(paired.n)}"
-    side = "ahead" if paired.mean > 0 else "behind"
-    if contrast.verdict != "unclear":
-        verb = "a clear gain" if contrast.verdict == "higher" else "a clear loss"
-        return f"{what}: {verb} of {mean} on average (95% interval {span}), {side} {seeds}."
-    if not interval.excludes_zero:
-        return (
-            f"{what}: {mean} on average, {side} {seeds}, but the 95% interval ({span}) includes 0, so "
-            f"{_cannot(paired.n)}."
-        )
-    if contrast.bootstrap is None:
-        return (
-            f"{what}: {mean} in every seed; equal differences give an interval of no width, which is chance rather "
-            "than certainty, and without predictions.csv nothing else can tell."
-        )
-    return (
-        f"{what}: {mean} on average, {side} {seeds}, but with the test examples resampled too the 95% interval "
-        f"({scale.interval(contrast.bootstrap)}) includes 0, so the test split is too small to tell."
-    )
+def brief(contrast: Contrast, scale: Scale) -> str:
+    """Mean and 95% t interval of a contrast, in a few characters."""
+    interval = contrast.paired.interval
+    mean = scale.difference(contrast.paired.mean)
+    return f"{mean} (one seed, no interval)" if interval is None else f"{mean} ({scale.interval(interval)})"
 
 
 def reading(contrast: Contrast) -> str:
@@ -305,41 +368,47 @@ def reading(contrast: Contrast) -> str:
         return "one seed: cannot tell"
     if all(d == 0 for d in paired.differences):
         return "no difference"
-    verdict = {"higher": "clearly higher", "lower": "clearly lower", "unclear": "cannot tell"}[contrast.verdict]
+    verdict = {"higher": "higher", "lower": "lower", "unclear": "cannot tell"}[contrast.verdict]
     count = f"{paired.positive} of {paired.n} up"
     sign = f"; sign test p = {paired.sign_p:.3f}" if paired.n >= 6 and paired.sign_p is not None else ""
     return f"{verdict} ({count}{sign})"
 
 
-def _more_training(model: ModelAnswer, scale: Scale) -> str:
-    over_matched, extra = model.over_matched, model.matched_over_scratch
-    if over_matched is None:
-        return f"{model.model}: not measured, as there is no pair of spt and scratch-matched runs."
-    start = {
-        "higher": "no",
-        "lower": "yes, and more",
-        "unclear": "that cannot be ruled out",
-    }[over_matched.verdict]
-    parts = [
-        f"{model.model}: {start}.",
-        describe(over_matched, scale, "Self-pretraining over scratch-matched, at equal steps"),
-    ]
-    if extra is not None:
-        parts.append(describe(extra, scale, "The extra steps alone, scratch-matched over scratch"))
-    return " ".join(parts)
+def _more_training(study: Study, models: Sequence[ModelAnswer], scale: Scale) -> str:
+    """The answer for every model; a `no` holds only for the number of steps that was tried."""
+    parts = []
+    for m in models:
+        steps = mean_total(study, m.model, MATCHED, "steps")
+        if m.over_matched is None or steps is None:
+            parts.append(f"{m.model}: not measured, as there is no pair of spt and scratch-matched runs")
+            continue
+        start = {
+            "higher": f"not the {format_count(steps)} steps tried here; more were not tested",
+            "lower": f"yes, and more, with {format_count(steps)} steps",
+            "unclear": "that cannot be ruled out",
+        }[m.over_matched.verdict]
+        parts.append(f"{m.model}: {start}")
+    return "; ".join(parts) + "."
 
 
 def _gaps(study: Study, scale: Scale) -> list[str]:
     sentences = []
     for other, model in combinations([m for m in study.models if study.select(m)], 2):
-        parts = []
-        for arm, words in ((SCRATCH, "from scratch"), (SPT, "after self-pretraining")):
-            if (found := gap(study, model, other, arm)) is not None:
-                parts.append(describe(found, scale, f"{model} over {other}, {words}"))
-        if (change := gap_change(study, model, other, SPT, SCRATCH)) is not None:
-            parts.append(describe(change, scale, "Change of this gap from before to after"))
-        if parts:
-            sentences.append(" ".join(parts))
+        parts: list[tuple[str, str]] = []
+        for found, words in (
+            (gap(study, model, other, SCRATCH), "from scratch"),
+            (gap(study, model, other, SPT), "after self-pretraining"),
+            (gap_change(study, model, other, SPT, SCRATCH), "change"),
+        ):
+            if found is not None:
+                verdict = {"higher": "higher", "lower": "lower", "unclear": why_unclear(found)}[found.verdict]
+                parts.append((f"{words} {brief(found, scale)}", verdict))
+        verdicts = {verdict for _, verdict in parts}
+        if len(verdicts) == 1:
+            texts = [text for text, _ in parts]
+            sentences.append(f"{model} over {other}: {'; '.join(texts)}: {verdicts.pop()}.")
+        elif parts:
+            sentences.append(f"{model} over {other}: {'; '.join(f'{text}, {verdict}' for text, verdict in parts)}.")
     return sentences
 
 
@@ -351,17 +420,53 @@ def mean_total(study: Study, model: str, arm: str, quantity: str, stage: str | N
     return math.fsum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def _cost(study: Study, model: str) -> str:
-    """Self-pretraining's cost against scratch, for one model; empty if an arm is missing."""
-    steps, base = mean_total(study, model, SPT, "steps"), mean_total(study, model, SCRATCH, "steps")
-    if not steps or not base:
-        return ""
-    parts = [f"{format_count(steps)} steps instead of {format_count(base)} ({steps / base:.2f} times as many)"]
-    for quantity, name, form in (("flops", "FLOPs", format_flops), ("seconds", "time", format_seconds)):
-        spt, scratch = mean_total(study, model, SPT, quantity), mean_total(study, model, SCRATCH, quantity)
-        if spt and scratch:
-            parts.append(f"{spt / scratch:.2f} times the {name} ({form(spt)} instead of {form(scratch)})")
-    return f"With self-pretraining a run of {model} takes {join_words(parts)}."
+def _costs(study: Study, models: Sequence[str]) -> list[str]:
+    """Self-pretraining's cost against scratch: one sentence if the models' ratios agree within a tenth, else one each.
+
+    Models without both arms are left out.
+    """
+    ratios: dict[str, dict[str, float]] = {}
+    for model in models:
+        steps, base = mean_total(study, model, SPT, "steps"), mean_total(study, model, SCRATCH, "steps")
+        if steps and base:
+            ratios[model] = {"steps": steps, "of": base}
+            for quantity in ("flops", "seconds"):
+                spt, scratch = mean_total(study, model, SPT, quantity), mean_total(study, model, SCRATCH, quantity)
+                if spt and scratch:
+                    ratios[model][quantity] = spt / scratch
+    if not ratios:
+        return []
+    first = next(iter(ratios.values()))
+    agree = all(
+        r.keys() == first.keys()
+        and (r["steps"], r["of"]) == (first["steps"], first["of"])
+        and all(abs(r[q] / first[q] - 1) <= 0.1 for q in first)
+        for r in ratios.values()
+    )
+    return [_cost(study, ratios)] if agree else [_cost(study, {m: r}, m) for m, r in ratios.items()]
+
+
+def _cost(study: Study, ratios: dict[str, dict[str, float]], model: str | None = None) -> str:
+    first = next(iter(ratios.values()))
+    parts = [
+        f"{format_count(first['steps'])} steps instead of {format_count(first['of'])} "
+        f"({first['steps'] / first['of']:.2f} times)"
+    ]
+    for quantity, name in (("flops", "FLOPs"), ("seconds", "time")):
+        if quantity in first:
+            digits = 2 if quantity == "flops" else 1
+            values = sorted({f"{r[quantity]:.{digits}f}" for r in ratios.values()})
+            span = values[0] if len(values) == 1 else f"{values[0]} to {values[-1]}"
+            if quantity == "seconds":
+                span = "about " + span
+            parts.append(f"{span} times the {name}")
+    times = [
+        f"about {format_about(spt)} instead of {format_about(scratch)}" + ("" if model else f" for {m}")
+        for m in ratios
+        if (spt := mean_total(study, m, SPT, "seconds")) and (scratch := mean_total(study, m, SCRATCH, "seconds"))
+    ]
+    who = f"a run of {model}" if model else "a run"
+    return f"With self-pretraining {who} takes {join_words(parts)}" + (f": {join_words(times)}." if times else ".")
 
 
 def list_warnings(study: Study, models: Sequence[ModelAnswer]) -> list[str]:
@@ -371,6 +476,8 @@ def list_warnings(study: Study, models: Sequence[ModelAnswer]) -> list[str]:
         _baselines_ahead,
         _still_improving,
         _at_chance,
+        _overfitted,
+        _several_comparisons,
         _not_tuned,
         _few_seeds,
         _equal_differences,
@@ -407,8 +514,7 @@ def _baselines_ahead(study: Study, models: Sequence[ModelAnswer]) -> list[str]:
         verb = "beats" if len(ahead) == 1 else "beat"
         lines.append(
             f"On the same training data {join_words(ahead)} {verb} every network here (best mean "
-            f"{scale.value(sign * best)}). The networks are compared with one another; none is the method to choose "
-            "for this task as set up."
+            f"{scale.value(sign * best)}): none of these networks is the method to choose for this task as set up."
         )
     if partly:
         lines.append(f"Plain baselines on the same training data: {join_words(partly)}.")
@@ -422,7 +528,7 @@ def _still_improving(study: Study, models: Sequence[ModelAnswer]) -> list[str]:
             (SCRATCH, MATCHED),
             "Their accuracy is not final, so a gain over them may only show that they were stopped early.",
         ),
-        ((SPT,), "More finetuning may raise them further."),
+        ((SPT,), "More supervised steps may raise them further."),
     ):
         parts = []
         for model in models:
@@ -457,12 +563,40 @@ def _at_chance(study: Study, models: Sequence[ModelAnswer]) -> list[str]:
     ]
 
 
+def _overfitted(study: Study, models: Sequence[ModelAnswer]) -> list[str]:
+    """Every network knows its training set by heart: what is left to gain is generalisation."""
+    if not Scale(study.metric).is_share or not all(r.train is not None and r.train >= 1 for r in study.runs):
+        return []
+    return [
+        f"Every network fits its training set perfectly (training {Scale(study.metric).name} 100% in every run), so "
+        "scratch is limited by overfitting. Stronger regularisation was not tried and might close the gap."
+    ]
+
+
+def _several_comparisons(study: Study, models: Sequence[ModelAnswer]) -> list[str]:
+    """Gains that would not hold once the number of comparisons at equal steps (one for each model) is accounted for."""
+    scale = Scale(study.metric)
+    at_equal_steps = [m for m in models if m.over_matched is not None]
+    number = len(at_equal_steps)
+    lost = []
+    for m in at_equal_steps:
+        if number < 2 or m.kind != "helped" or m.over_matched is None:
+            continue
+        corrected = corrected_interval(m.over_matched.paired, number)
+        if corrected is not None and not corrected.excludes_zero:
+            lost.append(f"{m.model} ({scale.interval(corrected)})")
+    if not lost:
+        return []
+    return [
+        f"Corrected for the {spell(number)} comparisons at equal steps (Bonferroni), the interval includes 0 for "
+        f"{join_words(lost)}: treat the gain as evidence, not proof."
+    ]
+
+
 def _not_tuned(study: Study, models: Sequence[ModelAnswer]) -> list[str]:
     return [
-        "Hyper-parameters were not tuned for each model and arm; all arms of a model share one set of settings, chosen "
-        "as data and protocol say below. "
-        "Another learning rate, initial scale or regularisation can change the size of a gain and even its sign, and "
-        "may suit one model or arm better than another. The result holds for these settings."
+        "Settings were not tuned for each model and arm; others can change the size of a gain and even its sign (how "
+        f"they were chosen: {PROTOCOL})."
     ]
 
 
@@ -472,12 +606,13 @@ def _few_seeds(study: Study, models: Sequence[ModelAnswer]) -> list[str]:
         return [
             "One seed shows one outcome and nothing about how much it would vary; run more seeds (--seeds 3 or more)."
         ]
-    if number >= 6:
+    if number >= 6 or number < 1:
         return []
+    p = sign_test([1.0] * number)
     return [
-        f"{seeds_word(number).capitalize()} make a t interval wide and rest it on the gains being roughly normal, "
-        "which so few cannot show; a sign test could not reach 5% with them at all. The intervals are not corrected "
-        "for the number of comparisons on this page."
+        f"{seeds_word(number).capitalize()} are few: the t interval takes gains to be spread normally, which "
+        f"{spell(number)} cannot show, and even {spell(number)} wins of {spell(number)} give p = {p:.2g} in a sign "
+        "test."
     ]
 
 
@@ -491,7 +626,8 @@ def _equal_differences(study: Study, models: Sequence[ModelAnswer]) -> list[str]
         return []
     return [
         f"Every seed gave the same difference for {join_words(flat)}. That is a coincidence of a test split counted "
-        "in whole examples: the t interval has no width there, and the bootstrap interval is the one to read."
+        "in whole examples: the t interval has no width there and cannot be corrected for several comparisons; "
+        "read the bootstrap interval."
     ]
 
 
@@ -534,14 +670,6 @@ def _gone(study: Study, models: Sequence[ModelAnswer]) -> list[str]:
         f"{len(names)} of {total} runs {verb} not finished ({listed}). Means use the runs there are, so arms may rest "
         "on different seeds; differences use only seeds that have both sides."
     ]
-
-
-def _all_of(number: int) -> str:
-    return "both seeds" if number == 2 else f"all {seeds_word(number)}"
-
-
-def _cannot(number: int) -> str:
-    return f"{seeds_word(number)} cannot tell"
 
 
 def _signed(text: str) -> str:

@@ -12,6 +12,7 @@ from neverscratch.hub_cards.runs import read_study
 from neverscratch.hub_cards.statistics import (
     Interval,
     contrast,
+    corrected_interval,
     crossed_bootstrap,
     gain,
     gap,
@@ -51,6 +52,26 @@ def test_t_interval_of_three_is_4_30_standard_errors_wide():
     interval = t_interval([1.0, 2.0, 3.0])
     assert interval is not None
     assert (interval.high - interval.low) / 2 == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)
+
+
+def test_bonferroni_agrees_with_the_t_test():
+    paired = paired_summary({0: 6.9, 1: 7.8, 2: 4.2})
+    p = stats.ttest_1samp(paired.differences, 0.0).pvalue
+    for comparisons in (1, 2, 5):
+        corrected = corrected_interval(paired, comparisons)
+        expected = stats.ttest_1samp(paired.differences, 0.0).confidence_interval(1 - 0.05 / comparisons)
+        assert corrected is not None and (corrected.low, corrected.high) == pytest.approx(tuple(expected), rel=1e-12)
+        assert corrected.excludes_zero == (p * comparisons < 0.05)
+    assert corrected_interval(paired, 1) == paired.interval
+    once, twice = corrected_interval(paired, 1), corrected_interval(paired, 2)
+    assert once is not None and once.excludes_zero and twice is not None and not twice.excludes_zero
+
+
+def test_nothing_to_correct():
+    assert corrected_interval(paired_summary({0: 0.1}), 2) is None
+    assert corrected_interval(paired_summary({0: 0.1, 1: 0.1}), 2) is None
+    with pytest.raises(ValueError, match="0 comparisons"):
+        corrected_interval(paired_summary({0: 0.1, 1: 0.2}), 0)
 
 
 @pytest.mark.parametrize(
