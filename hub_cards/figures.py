@@ -326,7 +326,7 @@ def _draw_learning_curves(study: Study, model: str, limits: dict[str, tuple[floa
     panels = [panel for panel in _panels(study) if panel[0] in limits]
     if not any(run.steps("pretrain") for run in study.select(model)):
         panels = [panel for panel in panels if panel[1] is not _is_pretrain]
-    figure = Figure(figsize=(4.8, 0.9 + 2.1 * len(panels)), layout="constrained")
+    figure = Figure(figsize=(4.8, 0.9 + 2.2 * len(panels)), layout="constrained")
     grid = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
     arms = [a for a in study.arms if study.select(model, a)]
     pretrain_steps = max((r.steps("pretrain") for r in study.select(model)), default=0)
@@ -334,8 +334,8 @@ def _draw_learning_curves(study: Study, model: str, limits: dict[str, tuple[floa
     for axes, (name, stage, key) in zip(grid, panels, strict=True):
         _plain_axes(axes)
         if pretrain_steps:
-            # A bar along the top rather than a shaded area: the other arms learn from labels in these steps.
-            axes.axvspan(0, pretrain_steps, 0.965, 1.0, color="#009E73", alpha=0.8, linewidth=0)
+            # A bar above the axes, not a shaded area: the other arms learn from labels in these steps.
+            axes.axvspan(0, pretrain_steps, 1.02, 1.12, color="#00785a", linewidth=0, clip_on=False)
         for arm in arms:
             colour, _, style = arm_style(arm, study.arms)
             curves = [c for run in study.select(model, arm) if (c := _series(run, stage, key))[0]]
@@ -357,13 +357,13 @@ def _draw_learning_curves(study: Study, model: str, limits: dict[str, tuple[floa
         title = scale.axis("validation") if name == "Validation" else name
         if name == "Training loss":
             title = "Training loss (classification)"
-        axes.set_title(title, fontsize=10.5, loc="left")
+        axes.set_title(title, fontsize=10.5, loc="left", pad=20 if pretrain_steps else 6)
         axes.tick_params(labelsize=9.5)
-    if pretrain_steps:
-        grid[0].annotate(
-            "spt pretrains", (pretrain_steps / 2, 0.95), xycoords=("data", "axes fraction"), ha="center", va="top",
-            fontsize=9.5, color="#00664b",
-        )  # fmt: skip
+        if pretrain_steps:
+            axes.text(
+                pretrain_steps / 2, 1.065, "spt pretrains", transform=axes.get_xaxis_transform(), ha="center",
+                va="center", fontsize=8, color="white",
+            )  # fmt: skip
     grid[-1].set_xlabel("optimiser steps, self-pretraining included", fontsize=10)
     grid[-1].set_xlim(0, 1.04 * limits["steps"][1])
     grid[-1].xaxis.set_major_locator(MaxNLocator(5, integer=True))

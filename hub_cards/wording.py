@@ -611,8 +611,8 @@ def _few_seeds(study: Study, models: Sequence[ModelAnswer]) -> list[str]:
     p = sign_test([1.0] * number)
     return [
         f"{seeds_word(number).capitalize()} are few: the t interval takes gains to be spread normally, which "
-        f"{spell(number)} cannot show, and even {spell(number)} wins of {spell(number)} give p = {p:.2g} in a sign "
-        "test."
+        f"{spell(number)} cannot show, and even {spell(number)} wins of {spell(number)} give p\u00a0=\u00a0{p:.2g} "
+        "in a sign test."
     ]
 
 
