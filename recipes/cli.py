@@ -86,10 +86,15 @@ def compare(
         _print_plan(recipe, chosen_models, chosen_arms, seeds)
         return
     typer.echo(f"Comparing {', '.join(chosen_models)} on {recipe.task}; loading ...")
-    from .study import run_study
+    from .study import StudyError, run_study
 
     command = shlex.join(["neverscratch", *sys.argv[1:]])
-    run_study(recipe, chosen_models, chosen_arms, list(range(seeds)), folder, name=name, jobs=jobs, command=command)
+    try:
+        run_study(recipe, chosen_models, chosen_arms, list(range(seeds)), folder, name=name, jobs=jobs, command=command)
+    except StudyError:
+        if any(folder.glob("*/*/seed-*/run.json")):
+            report(folder)
+        raise
     report(folder)
 
 

@@ -15,6 +15,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
+from neverscratch.tasks import check_task, resolve_task_name
+
 from .errors import unknown_name
 
 OBJECTIVES = ("masked_tokens", "next_token", "masked_values", "next_value")
@@ -25,10 +27,13 @@ ARMS = {
 }
 # What the study decides itself: a recipe that set one of these would break resuming, seeds or the shared budget.
 RESERVED_ARGUMENTS = {
+    "ignore_data_skip", "eval_strategy", "logging_strategy", "dataloader_drop_last", "average_tokens_across_devices",
     "output_dir", "seed", "data_seed", "remove_unused_columns", "report_to", "push_to_hub", "do_train", "do_eval",
     "do_predict", "num_train_epochs", "load_best_model_at_end", "metric_for_best_model", "greater_is_better",
     "label_names", "disable_tqdm", "use_cpu", "logging_nan_inf_filter", "dataloader_persistent_workers",
 }  # fmt: skip
+# What makes the comparison one of equal means; no model may have its own.
+BUDGET = {"max_steps", "per_device_train_batch_size", "gradient_accumulation_steps"}
 SEED_PURPOSES = ("init", "order", "mask", "split")
 
 
@@ -116,6 +121,13 @@ class Recipe(_Strict):
         return {name: {"family": name, **entry} if isinstance(entry, dict) else entry for name, entry in models.items()}
 
     @model_validator(mode="after")
+    def _task_exists(self) -> "Recipe":
+        for option in {"train_size", "split_seed"} & self.task_options.keys():
+            raise ValueError(f"task_options.{option}: the subset is drawn by the run's seed; set train_size instead.")
+        check_task(self.task, **self.task_options)
+        return self
+
+    @model_validator(mode="after")
     def _objective_fits(self) -> "Recipe":
         masked = self.objective.startswith("masked")
         if masked and self.mask_ratio is None:
@@ -130,7 +142,12 @@ class Recipe(_Strict):
                     f"objective {self.objective} would let the bidirectional model {name!r} see its target; "
                     f"set models.{name}.config.bidirectional=false or choose a masked objective."
                 )
-            for stage in entry.overrides:
+            for stage, changes in entry.overrides.items():
+                for budget in BUDGET & changes.keys():
+                    raise ValueError(
+                        f"models.{name}.overrides.{stage}: {budget} is part of the budget that all models share; "
+                        f"set {stage}.{budget} for all of them instead."
+                    )
                 self.stage(stage, name)
         return self
 
@@ -187,10 +204,13 @@ def load_recipe(name: str, settings: typing.Sequence[str] = ()) -> Recipe:
             raise ValueError(f"There is no recipe file {name}; give a path that exists or one of {known}.")
     else:
         recipes = available_recipes()
-        key = name.replace(":", "-")
-        if key not in recipes:
-            raise ValueError(unknown_name("task or recipe", name, recipes))
-        path = recipes[key]
+        if name not in recipes:
+            # `list tasks` shows full names, such as ucr:GunPoint for gunpoint.
+            full = {resolve_task_name(recipe): recipe for recipe in recipes}
+            if name not in full:
+                raise ValueError(unknown_name("task or recipe", name, recipes))
+            name = full[name]
+        path = recipes[name]
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
@@ -228,7 +248,8 @@ def apply_setting(raw: dict[str, Any], setting: str) -> None:
     node: Any = raw
     for depth, key in enumerate(keys[:-1]):
         fields = {0: Recipe.model_fields, 2: ModelEntry.model_fields}.get(depth, {})
-        known = set(node) | set(fields)
+        stages = {"pretrain", "finetune"} if depth == 3 and keys[2] == "overrides" else set()
+        known = set(node) | set(fields) | stages
         if key not in known or (depth == 1 and keys[0] == "models" and key not in node):
             raise ValueError(f"--set {setting}: {unknown_name('key', key, known)}")
         node = node.setdefault(key, {})

@@ -1,5 +1,7 @@
 """From raw splits to encoded ones: the processor is fitted on training data alone and travels with the checkpoint."""
 
+import hashlib
+import pickle
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +28,29 @@ def load_subset(name: str, options: dict[str, Any], train_size: int | None, spli
     """The task with the training subset of one seed. Validation and test never depend on the seed."""
     task = load_task(name, **options)
     return task if train_size is None else training_subset(task, train_size, split_seed)
+
+
+def data_digest(task: Task) -> str:
+    """A hash of every split's rows: other data under the same name give another."""
+    digest = hashlib.sha256()
+    for part, split in sorted(task.splits.items()):
+        digest.update(part.encode())
+        for batch in split.with_format("arrow").iter(batch_size=1000):
+            for column in batch.column_names:
+                digest.update(column.encode() + repr(batch[column].type).encode())
+                digest.update(pickle.dumps(batch[column].to_pylist(), protocol=4))
+    return digest.hexdigest()[:16]
+
+
+def check_objective(objective: str, spec: TaskSpec) -> None:
+    """Refuse symbols' objectives on real values, and the reverse."""
+    kind = "values" if spec.num_levels is None else "tokens"
+    fitting = ("classification", f"masked_{kind}", f"next_{kind[:-1]}")
+    if objective not in fitting:
+        raise ValueError(
+            f"objective {objective} does not fit task {spec.name}, whose inputs are {kind}; "
+            f"use {' or '.join(fitting[1:])}."
+        )
 
 
 def raw_examples(split: datasets.Dataset, spec: TaskSpec) -> list[np.ndarray]:

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -17,30 +18,39 @@ import yaml
 from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
 
-from . import train
-from .baselines import baseline_scores
+from neverscratch.tasks import Task, TaskSpec
+
+from . import baselines, train
 from .config import ARMS, Recipe, derive_seed
-from .data import load_subset
+from .data import check_objective, data_digest, load_subset
 from .workers import Plan, Run, StudyError, execute
 
 Spec = dict[str, Any]
 
 
-def expand(recipe: Recipe, models: list[str], arms: list[str], seeds: list[int]) -> list[Run]:
-    """All runs of a study, seed by seed, so that whole comparisons finish early."""
+def expand(recipe: Recipe, models: list[str], arms: list[str], seeds: list[int], data: str | None = None) -> list[Run]:
+    """All runs of a study, seed by seed, so that whole comparisons finish early.
+
+    Args:
+        data: Digest of the task's examples (`data_digest`), part of every stage's key.
+    """
     return [
-        Run(model, arm, seed, _stages(recipe, model, arm, seed)) for seed in seeds for model in models for arm in arms
+        Run(model, arm, seed, _stages(recipe, model, arm, seed, data))
+        for seed in seeds
+        for model in models
+        for arm in arms
     ]
 
 
-def _stages(recipe: Recipe, model: str, arm: str, seed: int) -> tuple[Spec, ...]:
+def _stages(recipe: Recipe, model: str, arm: str, seed: int, data: str | None) -> tuple[Spec, ...]:
     pretrain_steps = recipe.stage("pretrain", model).max_steps
     finetune_steps = recipe.stage("finetune", model).max_steps
     if arm == "spt":
-        first = train.stage_spec(recipe, model, "pretrain", seed, pretrain_steps)
-        return first, train.stage_spec(recipe, model, "finetune", seed, finetune_steps, train.stage_key(first))
+        first = train.stage_spec(recipe, model, "pretrain", seed, pretrain_steps, data=data)
+        source = train.stage_key(first)
+        return first, train.stage_spec(recipe, model, "finetune", seed, finetune_steps, source, data)
     steps = {"scratch": finetune_steps, "scratch-matched": pretrain_steps + finetune_steps}[arm]
-    return (train.stage_spec(recipe, model, "finetune", seed, steps),)
+    return (train.stage_spec(recipe, model, "finetune", seed, steps, data=data),)
 
 
 def run_study(
@@ -61,82 +71,80 @@ def run_study(
         command: What the user typed, recorded in `study.json`.
 
     Raises:
+        ValueError: the settings or the data cannot be used; nothing was trained.
         StudyError: some runs failed, or another process works in the same folder.
         KeyboardInterrupt: passed on after the workers have stopped; finished stages are kept.
     """
-    runs, study_dir = expand(recipe, models, arms, seeds), Path(study_dir)
+    study_dir = Path(study_dir)
+    subsets = {
+        seed: load_subset(recipe.task, recipe.task_options, recipe.train_size, derive_seed(seed, "split"))
+        for seed in seeds
+    }
+    spec = subsets[seeds[0]].spec
+    check_objective(recipe.objective, spec)
+    runs = expand(recipe, models, arms, seeds, data_digest(load_subset(recipe.task, recipe.task_options, None, 0)))
+    for stage in {f"{run.model}/{s['stage']}": s for run in runs for s in run.stages}.values():
+        train.check_arguments(stage)
     study_dir.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(study_dir / ".lock", timeout=0)
     try:
-        lock.acquire()
+        with FileLock(study_dir / ".lock", timeout=0):
+            todo = [run for run in runs if not run.is_done(study_dir)]
+            done = len(runs) - len(todo)
+            print(f"{name}: {len(runs)} runs ({done} done), {jobs} at a time, results in {study_dir}", flush=True)
+            record = _study_record(recipe, runs, spec, subsets[seeds[0]].sizes)
+            write_json(study_dir / "study.json", {"study": name, "command": command, "jobs": jobs, **record})
+            _write_baselines(subsets, study_dir)
+            plan = Plan(todo, len(runs), study_dir / "stages", lambda run: _publish_and_tell(run, recipe, study_dir))
+            failures = execute(plan, jobs, recipe.num_threads) if todo else []
+            _write_examples(runs, study_dir)
+            if failures:
+                lines = [f"{len(failures)} of {len(runs)} runs failed; the others are kept.", *failures]
+                raise StudyError("\n".join(lines))
+            _prune(study_dir)
     except Timeout:
         raise StudyError(f"Another process is working in {study_dir}; wait for it, or choose another --out.") from None
-    with lock:
-        todo = [run for run in runs if not run.is_done(study_dir)]
-        done = len(runs) - len(todo)
-        print(f"{name}: {len(runs)} runs ({done} done), {jobs} at a time, results in {study_dir}", flush=True)
-        sizes, spec = _baselines(recipe, seeds, study_dir)
-        _write_json(
-            study_dir / "study.json",
-            {
-                "study": name,
-                "task": {
-                    **spec.to_dict(),
-                    "train_size": recipe.train_size,
-                    "sizes": sizes,
-                    "options": recipe.task_options,
-                },
-                "recipe": recipe.model_dump(mode="json"),
-                "models": models,
-                "arms": arms,
-                "arm_descriptions": {arm: ARMS[arm] for arm in arms},
-                "seeds": seeds,
-                "command": command,
-                "versions": train.versions(),
-                "commit": train.commit(),
-                "platform": {
-                    "python": platform.python_version(),
-                    "system": f"{platform.system()} {platform.machine()}",
-                    "cpus": os.cpu_count(),
-                },
-                "num_threads": recipe.num_threads,
-                "jobs": jobs,
-            },
-        )
-        plan = Plan(todo, len(runs), study_dir / "stages", lambda run: _publish_and_tell(run, recipe, study_dir))
-        failures = execute(plan, jobs, recipe.num_threads) if todo else []
-        _write_examples(runs, study_dir)
-        if failures:
-            raise StudyError(
-                "\n".join([f"{len(failures)} of {len(runs)} runs failed; the others are kept.", *failures])
-            )
-        _prune(study_dir)
 
 
-def _baselines(recipe: Recipe, seeds: list[int], study_dir: Path) -> tuple[dict[str, int], Any]:
-    """Plain classifiers on each seed's training subset, for scale. Also returns the split sizes and the task's spec."""
+def _study_record(recipe: Recipe, runs: list[Run], spec: TaskSpec, sizes: dict[str, int]) -> dict[str, Any]:
+    arms = list(dict.fromkeys(run.arm for run in runs))
+    return {
+        "task": {**spec.to_dict(), "train_size": recipe.train_size, "sizes": sizes, "options": recipe.task_options},
+        "recipe": recipe.model_dump(mode="json"),
+        "models": list(dict.fromkeys(run.model for run in runs)),
+        "arms": arms,
+        "arm_descriptions": {arm: ARMS[arm] for arm in arms},
+        "seeds": list(dict.fromkeys(run.seed for run in runs)),
+        # A run folder with other keys was made with other settings, code or data, and does not belong to this study.
+        "runs": [{"model": run.model, "arm": run.arm, "seed": run.seed, "keys": run.keys} for run in runs],
+        "versions": train.versions(),
+        "commit": train.commit(),
+        "platform": {
+            "python": platform.python_version(),
+            "system": f"{platform.system()} {platform.machine()}",
+            "cpus": os.cpu_count(),
+        },
+        "num_threads": recipe.num_threads,
+    }
+
+
+def _write_baselines(subsets: dict[int, Task], study_dir: Path) -> None:
+    """Plain classifiers on each seed's training subset, for scale; kept as long as data and code are the same."""
     path = study_dir / "baselines.json"
-    inputs = [recipe.task, recipe.task_options, recipe.train_size, seeds, train.versions(), train.code_digest()]
+    code = Path(baselines.__file__).read_text(encoding="utf-8")
+    inputs = [{seed: data_digest(subset) for seed, subset in subsets.items()}, train.versions(), code]
     digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:12]
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-        known = all(row["inputs"] == digest for row in rows)
+        if all(row["inputs"] == digest for row in json.loads(path.read_text(encoding="utf-8"))):
+            return
     except (OSError, ValueError, TypeError, KeyError):
-        known = False
-    subsets = [
-        load_subset(recipe.task, recipe.task_options, recipe.train_size, derive_seed(seed, "split"))
-        for seed in (seeds[:1] if known else seeds)
-    ]
-    if not known:
-        rows = []
-        for seed, subset in zip(seeds, subsets, strict=True):
-            parts = subset.splits
-            if subset.spec.problem_type != "single_label_classification":
-                continue
-            scores = baseline_scores(subset.spec, parts["train"], parts["validation"], parts["test"])
+        pass
+    rows = []
+    for seed, subset in subsets.items():
+        if subset.spec.problem_type == "single_label_classification":
+            parts = (subset.splits[part] for part in ("train", "validation", "test"))
+            scores = baselines.baseline_scores(subset.spec, *parts)
             rows += [{**score, "seed": seed, "inputs": digest} for score in scores]
-        _write_json(path, rows)
-    return {part: len(split) for part, split in subsets[0].splits.items()}, subsets[0].spec
+    write_json(path, rows)
 
 
 def run_single(recipe: Recipe, model: str, stage: str, seed: int, source: str | None, folder: Path) -> dict[str, Any]:
@@ -151,19 +159,36 @@ def run_single(recipe: Recipe, model: str, stage: str, seed: int, source: str | 
         The metrics of the run.
     """
     steps = recipe.stage(stage, model).max_steps  # type: ignore[arg-type]
-    if source is not None and Path(source).is_dir():
-        source = str(Path(source).resolve())
-    spec = train.stage_spec(recipe, model, stage, seed, steps, source)
-    arm = "pretrain" if stage == "pretrain" else "scratch" if source is None else "spt"
+    local = None if source is None or not Path(source).is_dir() else Path(source).resolve()
+    spec = train.stage_spec(recipe, model, stage, seed, steps, source if local is None else str(local))
+    train.check_arguments(spec)
+    arm = stage if stage == "pretrain" or source is not None else "scratch"
     run = Run(model, arm, seed, (spec,))
     stages_dir = folder.with_name(folder.name + ".stages")
-    with tqdm(total=steps, unit="step", disable=int(os.environ.get("RANK", "0")) > 0) as bar:
-        train.run(spec, stages_dir, progress=lambda step: bar.update(step - bar.n))
-    if train.is_main_process():
-        publish_run(run, recipe, stages_dir, folder)
-        shutil.rmtree(stages_dir, ignore_errors=True)
-    train.wait_for_everyone()
+    try:
+        with tqdm(total=steps, unit="step", disable=int(os.environ.get("RANK", "0")) > 0) as bar:
+            train.run(spec, stages_dir, progress=lambda step: bar.update(step - bar.n))
+        if train.is_main_process():
+            publish_run(run, recipe, stages_dir, folder)
+            if source is not None:
+                _record_source(folder, source, local)
+        train.wait_for_everyone()
+    finally:
+        # A stage that saves checkpoints can be resumed by the same command.
+        if train.is_main_process() and (folder.is_dir() or not any(stages_dir.glob("*.tmp/checkpoints/checkpoint-*"))):
+            shutil.rmtree(stages_dir, ignore_errors=True)
     return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+
+
+def _record_source(folder: Path, source: str, local: Path | None) -> None:
+    """Say in `run.json` which checkpoint a run started from, and what training that checkpoint had before."""
+    record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    record["checkpoint"] = source
+    if local is not None and (local / "run.json").is_file():
+        before = json.loads((local / "run.json").read_text(encoding="utf-8"))
+        record["checkpoint_seeds"] = before["seeds"]
+        record["stages"] = [*before["stages"], *record["stages"]]
+    write_json(folder / "run.json", record)
 
 
 def _publish_and_tell(run: Run, recipe: Recipe, study_dir: Path) -> str:
@@ -188,10 +213,10 @@ def publish_run(run: Run, recipe: Recipe, stages_dir: Path, folder: Path) -> Non
     with (work / "log.jsonl").open("w", encoding="utf-8") as log:
         for key in run.keys:
             log.write((stages_dir / key / "log.jsonl").read_text(encoding="utf-8"))
-    _write_json(work / "metrics.json", _metrics(records))
-    _write_json(work / "run.json", _run_record(run, recipe, records))
+    write_json(work / "metrics.json", _metrics(records))
+    write_json(work / "run.json", _run_record(run, recipe, records))
     (work / "recipe.yaml").write_text(_resolved_recipe(run, recipe), encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
+    train.discard(folder)
     work.rename(folder)
 
 
@@ -239,12 +264,15 @@ def _run_record(run: Run, recipe: Recipe, records: list[dict[str, Any]]) -> dict
 
 
 def _resolved_recipe(run: Run, recipe: Recipe) -> str:
-    """The recipe of this run alone: one model, its overrides applied, and the arm and seed."""
+    """The recipe of this run alone: its one model, and the steps that its stages took."""
     resolved = recipe.model_dump(mode="json")
     for stage in ("pretrain", "finetune"):
         resolved[stage] = recipe.stage(stage, run.model).model_dump(mode="json")
+    for spec in run.stages:
+        resolved[spec["stage"]]["max_steps"] = spec["arguments"]["max_steps"]
     resolved["models"] = {run.model: {**resolved["models"][run.model], "overrides": {}}}
-    header = f"# {run.model}, {run.arm}, seed {run.seed}\n"
+    stages = " and ".join(spec["stage"] for spec in run.stages)
+    header = f"# {run.model}, {run.arm}, seed {run.seed}: the stages that ran are {stages}.\n"
     return header + yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True, width=110)
 
 
@@ -252,9 +280,11 @@ def _write_examples(runs: list[Run], study_dir: Path) -> None:
     """One masked example with its reconstruction for each model, from its first pretrained seed."""
     arrays: dict[str, Any] = {}
     path = study_dir / "examples.npz"
-    if path.is_file():
+    try:
         with np.load(path) as old:
             arrays = dict(old)
+    except (OSError, ValueError, zipfile.BadZipFile):
+        pass
     for run in reversed(runs):
         example = study_dir / "stages" / run.keys[0] / "example.npz"
         if run.arm == "spt" and example.is_file():
@@ -262,21 +292,29 @@ def _write_examples(runs: list[Run], study_dir: Path) -> None:
                 for name in found.files:
                     arrays["shape" if name == "shape" else f"{run.model}/{name}"] = found[name]
     if arrays:
-        np.savez(path, **arrays)
+        scratch = path.with_name("examples.tmp.npz")
+        np.savez(scratch, **arrays)
+        scratch.replace(path)
 
 
 def _prune(study_dir: Path) -> None:
-    """Drop stages that are not needed any more: published fine-tunings, and those of settings that no run has now."""
+    """After a whole study, drop stages that nobody needs: published, replaced by other settings, or broken off."""
     records = [json.loads(path.read_text(encoding="utf-8")) for path in study_dir.glob("*/*/seed-*/run.json")]
-    needed = {stage["key"] for record in records for stage in record["stages"][:-1]}
-    for path in (study_dir / "stages").glob("*"):
-        if path.is_dir() and path.name not in needed:
-            shutil.rmtree(path, ignore_errors=True)
-    for path in (study_dir / "stages").glob(".*.lock"):
-        path.unlink(missing_ok=True)
+    published = {record["stages"][-1]["key"] for record in records}
+    # A model and seed have one self-pretraining; under another key it is that of former settings.
+    current = {(r["model_type"], r["seeds"]["init"]): r["stages"][0]["key"] for r in records if len(r["stages"]) > 1}
+    for path in (study_dir / "stages").glob("*/stage.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        key = path.parent.name
+        if key in published or current.get((record["model_type"], record["spec"]["seeds"]["init"]), key) != key:
+            train.discard(path.parent)
+    for leftover in [*study_dir.glob("stages/*.tmp"), *study_dir.glob("stages/.*.tmp"), *study_dir.glob("*/*/.*.tmp")]:
+        shutil.rmtree(leftover, ignore_errors=True)
+    for lock in study_dir.glob("stages/.*.lock"):
+        lock.unlink(missing_ok=True)
 
 
-def _write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any) -> None:
     scratch = path.with_name(path.name + ".tmp")
     scratch.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     scratch.replace(path)

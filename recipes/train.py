@@ -4,6 +4,7 @@ A stage is a JSON-able dictionary (`stage_spec`), keyed by the hash of its conte
 `<key>.tmp` and renamed when it is whole, so a stage exists completely or not at all.
 """
 
+import csv
 import functools
 import hashlib
 import json
@@ -23,15 +24,14 @@ import transformers
 from accelerate import PartialState
 from filelock import FileLock
 from transformers import AutoConfig, AutoFeatureExtractor, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
 
 from neverscratch.modeling import AUTO_CLASSES, FAMILIES
 from neverscratch.tasks.metrics import score_logits
 
 from . import config as recipe_config
-from .data import StageData, prepare, rows
+from .data import StageData, check_objective, prepare, rows
 from .objectives import IGNORE, make_objective
-from .trainer import StageTrainer
+from .trainer import WHOLE, StageTrainer
 from .transfer import transfer_backbone
 
 Spec = dict[str, Any]
@@ -81,6 +81,7 @@ def stage_spec(
     seed: int,
     max_steps: int,
     source: str | None = None,
+    data: str | None = None,
 ) -> Spec:
     """The resolved inputs of one stage.
 
@@ -88,13 +89,15 @@ def stage_spec(
         stage: "pretrain" or "finetune".
         max_steps: Optimiser steps of this stage.
         source: Key of the pretraining stage, or the folder or Hub id of a checkpoint; None = random weights.
+        data: Digest of the task's examples (`data_digest`), so that other data under the same name are not taken for
+            these; None where nothing is kept for later.
     """
     settings = recipe.stage(stage, model)  # type: ignore[arg-type]
     entry = recipe.models[model]
     purposes = recipe_config.SEED_PURPOSES if recipe.train_size is not None else recipe_config.SEED_PURPOSES[:-1]
     return {
         "stage": stage,
-        "task": {"name": recipe.task, "options": recipe.task_options, "train_size": recipe.train_size},
+        "task": {"name": recipe.task, "options": recipe.task_options, "train_size": recipe.train_size, "data": data},
         "objective": recipe.objective if stage == "pretrain" else "classification",
         "mask_ratio": recipe.mask_ratio if stage == "pretrain" else None,
         "family": entry.family,
@@ -124,7 +127,16 @@ def wait_for_everyone() -> None:
 
 
 def is_done(folder: Path) -> bool:
-    return (folder / "stage.json").is_file()
+    """Whether a stage's folder is whole: its record is written last, and its weights must still be there."""
+    return (folder / "stage.json").is_file() and any(folder.glob("*.safetensors"))
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder that is taken for whole as long as it stands: renamed first, so that it is never half there."""
+    if folder.is_dir():
+        doomed = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+        folder.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
 
 
 def run(spec: Spec, stages_dir: str | Path, progress: Callable[[int], None] | None = None) -> Path:
@@ -160,12 +172,17 @@ def _run_locked(
         shutil.rmtree(work, ignore_errors=True)
     distributed.wait_for_everyone()
     work.mkdir(parents=True, exist_ok=True)
-    record = _train(spec, work, final.parent, progress)
+    try:
+        record = _train(spec, work, final.parent, progress)
+    except ValueError:
+        if distributed.is_main_process and not resumable:
+            shutil.rmtree(work, ignore_errors=True)
+        raise
     distributed.wait_for_everyone()
     if distributed.is_main_process:
         shutil.rmtree(work / "checkpoints", ignore_errors=True)
         (work / "stage.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        shutil.rmtree(final, ignore_errors=True)
+        discard(final)
         work.rename(final)
     distributed.wait_for_everyone()
     return final
@@ -241,11 +258,20 @@ def training_arguments(spec: Spec, folder: Path, metric: str, greater_is_better:
     )
 
 
+def check_arguments(spec: Spec) -> None:
+    """Build the `TrainingArguments` once, so that what they refuse is refused before anything is trained."""
+    try:
+        training_arguments(spec, Path("unused"), "eval_loss", False)
+    except (ValueError, TypeError, ImportError) as error:
+        raise ValueError(f"{spec['stage']}: {' '.join(str(error).split())}") from None
+
+
 def _train(spec: Spec, work: Path, stages_dir: Path, progress: Callable[[int], None] | None) -> dict[str, Any]:
     started = time.perf_counter()
     task, source = spec["task"], source_folder(spec, stages_dir)
     processor = None if source is None else AutoFeatureExtractor.from_pretrained(source, trust_remote_code=False)
     data = prepare(task["name"], task["options"], task["train_size"], spec["seeds"].get("split", 0), processor)
+    check_objective(spec["objective"], data.spec)
     model = build_model(spec, data, source)
     objective = make_objective(spec["objective"], spec["seeds"]["mask"], spec["mask_ratio"])
     supervised = spec["objective"] == "classification"
@@ -260,7 +286,7 @@ def _train(spec: Spec, work: Path, stages_dir: Path, progress: Callable[[int], N
         ssm_learning_rate=spec["ssm_learning_rate"],
         progress=progress,
     )
-    resume = get_last_checkpoint(str(work / "checkpoints")) if (work / "checkpoints").is_dir() else None
+    resume = _last_whole_checkpoint(work / "checkpoints", trainer.is_world_process_zero())
     trained = time.perf_counter()
     trainer.train(resume_from_checkpoint=resume)
     seconds = time.perf_counter() - trained
@@ -289,6 +315,16 @@ def _train(spec: Spec, work: Path, stages_dir: Path, progress: Callable[[int], N
         "seconds": seconds,
         "seconds_total": time.perf_counter() - started,
     }
+
+
+def _last_whole_checkpoint(folder: Path, clean: bool) -> str | None:
+    """The newest checkpoint that was written to its end; what was broken off is removed."""
+    whole = [path for path in folder.glob("checkpoint-*") if (path / WHOLE).is_file()]
+    for path in folder.glob("checkpoint-*"):
+        if clean and path not in whole:
+            shutil.rmtree(path)
+    newest = max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+    return None if newest is None else str(newest)
 
 
 def _class_metrics(data: StageData) -> Callable[[np.ndarray, np.ndarray], dict[str, float]]:
@@ -369,8 +405,6 @@ def _write_log(history: list[dict[str, Any]], stage: str, path: Path) -> None:
 
 
 def _write_predictions(data: StageData, outputs: np.ndarray, references: np.ndarray, path: Path) -> None:
-    import csv
-
     names = data.spec.labels
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,16 @@ def optimizer_groups(
     ]
 
 
+# Written into a checkpoint when everything else is; without it the checkpoint was broken off.
+WHOLE = "whole"
+
+
+class _MarkWhole(TrainerCallback):
+    def on_save(self, args, state, control, **kwargs):
+        if state.is_world_process_zero:
+            (Path(args.output_dir) / f"checkpoint-{state.global_step}" / WHOLE).touch()
+
+
 class _Progress(TrainerCallback):
     def __init__(self, report: Callable[[int], None]) -> None:
         self.report = report
@@ -110,7 +121,7 @@ class StageTrainer(Trainer):
     ) -> None:
         self.objective, self.class_metrics, self.ssm_learning_rate = objective, class_metrics, ssm_learning_rate
         self._flops: dict[tuple, int] = {}
-        callbacks = [objective, *([_Progress(progress)] if progress else [])]
+        callbacks = [objective, _MarkWhole(), *([_Progress(progress)] if progress else [])]
         super().__init__(data_collator=objective, callbacks=callbacks, compute_metrics=self._metrics, **kwargs)
         # The log goes to a file; the study shows one progress line for all runs.
         self.remove_callback(PrinterCallback)

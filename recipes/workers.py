@@ -45,11 +45,14 @@ class Run:
 
     def is_done(self, study_dir: Path) -> bool:
         """Whether the run folder is whole and was made from exactly these stages."""
+        folder = self.folder(study_dir)
         try:
-            record = json.loads((self.folder(study_dir) / "run.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+            json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+            keys = [stage["key"] for stage in record["stages"]]
+        except (OSError, ValueError, TypeError, KeyError):
             return False
-        return [stage["key"] for stage in record["stages"]] == self.keys
+        return keys == self.keys and any(folder.glob("*.safetensors"))
 
 
 @dataclass(frozen=True)
@@ -87,12 +90,12 @@ def execute(plan: Plan, jobs: int, num_threads: int) -> list[str]:
     settings = threads | dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), str(2**30))
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
-    workers = min(jobs, len(plan.runs))
+    workers, others = min(jobs, len(plan.runs)), set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(reports, os.getpid()))
     try:
         return _Scheduler(plan, pool, workers, reports).drain()
     except BaseException:
-        for child in multiprocessing.active_children():
+        for child in set(multiprocessing.active_children()) - others:
             child.kill()
         raise
     finally:
@@ -152,15 +155,21 @@ class _Scheduler:
         self.shown = time.monotonic()
 
     def drain(self) -> list[str]:
-        with self.bar:
-            self._settle()
-            while self.running:
-                finished, _ = wait(self.running, timeout=0.5, return_when=FIRST_COMPLETED)
-                for key, step in self._messages():
-                    self._advance(key, step)
-                for future in finished:
-                    self._collect(future)
+        try:
+            with self.bar:
                 self._settle()
+                while self.running:
+                    finished, _ = wait(self.running, timeout=0.5, return_when=FIRST_COMPLETED)
+                    for key, step in self._messages():
+                        self._advance(key, step)
+                    for future in finished:
+                        self._collect(future)
+                    self._settle()
+        except BrokenProcessPool:
+            raise StudyError(
+                "A worker process died (out of memory, or killed). Finished stages are kept: "
+                "run the same command again, with --jobs 1 if memory is short."
+            ) from None
         return self.failures
 
     def _is_done(self, key: str) -> bool:
@@ -182,10 +191,7 @@ class _Scheduler:
         try:
             future.result()
         except BrokenProcessPool:
-            raise StudyError(
-                "A worker process died (out of memory, or killed). Finished stages are kept: "
-                "run the same command again, with --jobs 1 if memory is short."
-            ) from None
+            raise
         except Exception as error:
             self.broken[key] = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         self._advance(key, self.steps[key])

@@ -50,6 +50,31 @@ def resolve_task_name(name: str) -> str:
     raise ValueError(f"There is no task {name!r}.{hint} Known tasks: {', '.join(_LOADERS)}.")
 
 
+def check_task(name: str, data_dir: str | Path | None = None, **options: Any) -> None:
+    """Refuse what `load_task` would refuse before it looks at any data. Loads nothing.
+
+    Raises:
+        ValueError: For an unknown name or option, an option out of range, or a missing `data_dir`.
+    """
+    full_name = resolve_task_name(name)
+    _, own_options = _LOADERS["ucr:<Name>" if full_name.startswith("ucr:") else full_name]
+    known = (*own_options, *_COMMON_OPTIONS)
+    for option in options:
+        if option not in known:
+            raise ValueError(
+                f"Task {name!r} has no option {option!r}.{nearest(option, [*known, 'data_dir'])} "
+                f"Its options: {', '.join(known)} and data_dir."
+            )
+    check_seed("split_seed", options.get("split_seed", 0))
+    if options.get("train_size") is not None:
+        check_train_size(options["train_size"])
+    if data_dir is None and full_name not in _SHIPPED:
+        hint = nearest(full_name, _SHIPPED) if full_name.lower() in map(str.lower, _SHIPPED) else ""
+        raise ValueError(
+            f"Task {name!r} is not shipped with this package.{hint} Give data_dir, the folder that holds its files."
+        )
+
+
 def load_task(name: str, data_dir: str | Path | None = None, **options: Any) -> Task:
     """Load a task's description and raw splits. Nothing is downloaded.
 
@@ -66,23 +91,10 @@ def load_task(name: str, data_dir: str | Path | None = None, **options: Any) -> 
         ValueError: For an unknown name or option, an option out of range, or data that cannot be used.
         FileNotFoundError: With the names of the missing files.
     """
+    check_task(name, data_dir, **options)
+    train_size, split_seed = options.pop("train_size", None), options.pop("split_seed", 0)
     full_name = resolve_task_name(name)
-    module_name, own_options = _LOADERS["ucr:<Name>" if full_name.startswith("ucr:") else full_name]
-    known = (*own_options, *_COMMON_OPTIONS)
-    for option in options:
-        if option not in known:
-            raise ValueError(
-                f"Task {name!r} has no option {option!r}.{nearest(option, known)} Its options: {', '.join(known)}."
-            )
-    train_size = options.pop("train_size", None)
-    split_seed = check_seed("split_seed", options.pop("split_seed", 0))
-    if train_size is not None:
-        check_train_size(train_size)
-    if data_dir is None and full_name not in _SHIPPED:
-        hint = nearest(full_name, _SHIPPED) if full_name.lower() in map(str.lower, _SHIPPED) else ""
-        raise ValueError(
-            f"Task {name!r} is not shipped with this package.{hint} Give data_dir, the folder that holds its files."
-        )
+    module_name, _ = _LOADERS["ucr:<Name>" if full_name.startswith("ucr:") else full_name]
     loader = importlib.import_module(f".{module_name}", __name__)
     task = loader.load(full_name, None if data_dir is None else Path(data_dir), **options)
     return training_subset(task, train_size, split_seed)
@@ -99,6 +111,7 @@ __all__ = [
     "METRICS",
     "Task",
     "TaskSpec",
+    "check_task",
     "list_tasks",
     "load_metric",
     "load_task",

@@ -4,9 +4,12 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import resources
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
 from tiny_recipe import RAW
 from transformers import AutoModelForSequenceClassification
 
@@ -40,6 +43,14 @@ def recipe_file(tmp_path):
         (["finetune", "digits", "--from", "scratch", "--out", "x"], "--from scratch needs --model"),
         (["finetune", "digits", "--from", "./nowhere", "--out", "x"], "is no folder and no Hub id"),
         (["finetune", "digits", "--from", ".", "--out", "x"], "holds no config.json"),
+        (["compare", "digits", "--set", "task=digist", "--dry-run"], "Did you mean 'digits'"),
+        (
+            ["compare", "digits", "--set", "task_options.data_dirr=x"],
+            "has no option 'data_dirr'. Did you mean 'data_dir'",
+        ),
+        (["compare", "digits", "--set", "task_options.train_size=3"], "set train_size instead"),
+        (["compare", "digits", "--set", "finetune.ignore_data_skip=true"], "decided by the study"),
+        (["compare", "digits", "--set", "models.s4d.overrides.finetune.max_steps=3"], "part of the budget"),
         (["list", "modles"], "Did you mean 'models'"),
     ],
 )
@@ -65,6 +76,11 @@ def test_list(what, monkeypatch, capsys):
     assert {"models": "s4d", "recipes": "gunpoint", "tasks": "digits"}[what] in shown
 
 
+def test_the_full_name_of_a_task_finds_its_recipe(monkeypatch, capsys):
+    assert call("compare", "ucr:GunPoint", "--dry-run", monkeypatch=monkeypatch) == 0
+    assert "400 + 600 steps" in capsys.readouterr().out
+
+
 def test_a_dry_run_shows_steps_and_writes_nothing(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert call("compare", "digits", "--models", "s4d", "--dry-run", monkeypatch=monkeypatch) == 0
@@ -81,7 +97,9 @@ def test_pretrain_then_finetune_needs_only_the_folder(recipe_file, tmp_path, mon
     assert "accuracy" in capsys.readouterr().out
     model = AutoModelForSequenceClassification.from_pretrained(second)
     assert model.config.model_type == "neverscratch_s4d"
-    assert json.loads((second / "run.json").read_text())["arm"] == "spt"
+    record = json.loads((second / "run.json").read_text())
+    assert record["arm"] == "finetune" and record["checkpoint"] == str(first)
+    assert [stage["name"] for stage in record["stages"]] == ["pretrain", "finetune"]
     assert (second / "README.md").is_file()
     assert call("finetune", recipe_file, "--from", first, "--out", second, monkeypatch=monkeypatch) == 1
     assert "exists already" in capsys.readouterr().err
@@ -122,7 +140,8 @@ def test_ctrl_c_keeps_finished_stages_and_says_how_to_go_on(recipe_file, tmp_pat
     assert child.returncode == 130
     assert "the same command goes on from there" in error and "Traceback" not in error
     assert any((out / "stages").glob("*/stage.json")) or any(out.glob("*/*/seed-0/run.json"))
-    assert not any(path.name.endswith(".tmp") for path in out.glob("*/*/*"))
+    for stage in (out / "stages").glob("*"):
+        assert stage.name.startswith(".") or stage.suffix == ".tmp" or (stage / "model.safetensors").is_file()
 
 
 def test_report_refuses_a_folder_without_a_study(tmp_path, monkeypatch, capsys):
@@ -130,32 +149,37 @@ def test_report_refuses_a_folder_without_a_study(tmp_path, monkeypatch, capsys):
     assert str(tmp_path) in capsys.readouterr().err
 
 
-def test_two_processes_train_one_model(recipe_file, tmp_path):
-    """`accelerate launch --cpu` silently starts one process: torchrun starts two, and the world size is checked."""
-    out = tmp_path / "two"
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29611",
-        "-m", "neverscratch.recipes.train", "finetune", str(recipe_file), "--from", "scratch", "--model", "s4d",
-        "--out", str(out), "--set", "finetune.per_device_train_batch_size=8",
-    ]  # fmt: skip
+def launch(processes, *words):
+    """`accelerate launch --cpu` silently starts one process: torchrun starts as many as asked."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--standalone"]
+    command += ["-m", "neverscratch.recipes.train", *map(str, words)]
     done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    stage = json.loads((out / "run.json").read_text())["stages"][0]
-    assert stage["world_size"] == 2 and stage["batch_size"] == 16 and stage["steps"] == 12
-    rows = (out / "predictions.csv").read_text().splitlines()[1:]
-    ids = [int(row.split(",")[0]) for row in rows]
-    assert len(ids) == 360 and len(set(ids)) == 360
-    one = tmp_path / "one"
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "neverscratch.recipes.train",
-            *command[command.index("finetune") :][:-4],
-            "--out",
-            str(one),
-        ],
-        check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert ids == [int(row.split(",")[0]) for row in (one / "predictions.csv").read_text().splitlines()[1:]]
+
+
+@pytest.mark.parametrize("stage", ["pretrain", "finetune"])
+def test_two_processes_train_the_model_of_one(recipe_file, tmp_path, stage):
+    source = ["--from", "scratch"] if stage == "finetune" else []
+    # 48 examples are three steps of 16, or of two times 8: the same examples in every step.
+    words = [stage, recipe_file, "--model", "s4d", "--train-size", 48, *source]
+    launch(2, *words, "--out", tmp_path / "two", "--set", f"{stage}.per_device_train_batch_size=8")
+    launch(1, *words, "--out", tmp_path / "one")
+    record = json.loads((tmp_path / "two" / "run.json").read_text())["stages"][0]
+    assert record["world_size"] == 2 and record["batch_size"] == 16
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    for name, tensor in one.items():
+        torch.testing.assert_close(
+            two[name], tensor, rtol=1e-3, atol=2e-4, msg=lambda text, name=name: f"{name}: {text}"
+        )
+    if stage == "finetune":
+        ids = [
+            [row.split(",")[0] for row in (tmp_path / name / "predictions.csv").read_text().splitlines()[1:]]
+            for name in ("one", "two")
+        ]
+        assert ids[0] == ids[1] and len(set(ids[1])) == 360
+
+
+def test_the_shipped_launcher_settings_start_two_processes():
+    path = resources.files("neverscratch.recipes") / "accelerate" / "two_cpu_processes.yaml"
+    settings = yaml.safe_load(path.read_text())
+    assert settings["num_processes"] == 2 and settings["use_cpu"] and settings["distributed_type"] == "MULTI_GPU"

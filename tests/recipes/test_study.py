@@ -1,11 +1,13 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from safetensors.torch import load_file
@@ -14,7 +16,9 @@ from transformers import AutoFeatureExtractor, AutoModelForSequenceClassificatio
 
 from neverscratch.recipes import study, train
 from neverscratch.recipes.config import ARMS, parse_recipe
+from neverscratch.recipes.data import data_digest
 from neverscratch.recipes.study import Run, StudyError, expand, run_study
+from neverscratch.tasks import load_task
 
 TIMING = {"seconds"}
 
@@ -108,8 +112,6 @@ def test_a_second_call_trains_nothing(finished, monkeypatch):
 
 
 def test_more_seeds_reuse_what_is_there(finished, tmp_path):
-    import shutil
-
     shutil.copytree(finished, tmp_path / "tiny")
     stamp = (tmp_path / "tiny/s4d/spt/seed-0/run.json").stat().st_mtime_ns
     run_tiny(tmp_path / "tiny", seeds=(0, 1), models=("s4d",), arms=("spt",))
@@ -119,10 +121,72 @@ def test_more_seeds_reuse_what_is_there(finished, tmp_path):
 
 
 def test_changed_settings_replace_the_runs(finished, recipe, raw_recipe):
-    run = expand(recipe, ["s4d"], ["spt"], [0])[0]
+    data = data_digest(load_task("digits"))
+    run = expand(recipe, ["s4d"], ["spt"], [0], data)[0]
     assert run.is_done(finished)
+    assert not expand(recipe, ["s4d"], ["spt"], [0], "other data")[0].is_done(finished)
     raw_recipe["finetune"]["learning_rate"] = 2.0e-2
-    assert not expand(parse_recipe(raw_recipe, "x"), ["s4d"], ["spt"], [0])[0].is_done(finished)
+    assert not expand(parse_recipe(raw_recipe, "x"), ["s4d"], ["spt"], [0], data)[0].is_done(finished)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "examples.npz",
+        "baselines.json",
+        "study.json",
+        "s4d/spt/seed-0/run.json",
+        "s4d/spt/seed-0/metrics.json",
+    ],
+)
+def test_a_file_cut_in_half_heals(finished, tmp_path, broken):
+    shutil.copytree(finished, tmp_path / "tiny")
+    path = tmp_path / "tiny" / broken
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    run_tiny(tmp_path / "tiny")
+    assert numbers(tmp_path / "tiny") == numbers(finished)
+    with np.load(tmp_path / "tiny" / "examples.npz") as healed, np.load(finished / "examples.npz") as whole:
+        assert set(healed.files) == set(whole.files)
+
+
+def test_lost_weights_of_a_run_or_a_stage_are_trained_again(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "tiny")
+    shutil.rmtree(tmp_path / "tiny" / "transformer")
+    (tmp_path / "tiny/s4d/spt/seed-0/model.safetensors").unlink()
+    for weights in (tmp_path / "tiny" / "stages").glob("*/model.safetensors"):
+        weights.unlink()
+    run_tiny(tmp_path / "tiny", models=("s4d",))
+    assert numbers(tmp_path / "tiny")["s4d/spt/seed-0"] == numbers(finished)["s4d/spt/seed-0"]
+
+
+def test_study_json_names_the_stages_of_every_run(finished):
+    record = json.loads((finished / "study.json").read_text())
+    for entry in record["runs"]:
+        run = json.loads((finished / entry["model"] / entry["arm"] / f"seed-{entry['seed']}" / "run.json").read_text())
+        assert [stage["key"] for stage in run["stages"]] == entry["keys"]
+    assert len(record["runs"]) == 6
+
+
+def test_the_recipe_of_a_run_states_the_steps_that_ran(finished):
+    matched = yaml.safe_load((finished / "s4d/scratch-matched/seed-0/recipe.yaml").read_text())
+    assert matched["finetune"]["max_steps"] == 20
+
+
+def test_an_objective_that_does_not_fit_the_data_is_refused_before_training(raw_recipe, tmp_path):
+    raw_recipe["objective"] = "masked_values"
+    with pytest.raises(
+        ValueError, match="masked_values does not fit task digits, whose inputs are tokens; use masked_t"
+    ):
+        run_tiny(tmp_path / "tiny", raw=raw_recipe)
+    assert not (tmp_path / "tiny").exists()
+
+
+def test_arguments_that_transformers_refuses_are_refused_before_training(raw_recipe, tmp_path):
+    raw_recipe["select"] = "best"
+    raw_recipe["finetune"]["eval_steps"] = 5
+    with pytest.raises(ValueError, match="finetune: .*round multiple"):
+        run_tiny(tmp_path / "tiny", raw=raw_recipe)
+    assert not (tmp_path / "tiny").exists()
 
 
 CHILD = """
@@ -173,8 +237,9 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path):
         [sys.executable, str(script)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     deadline = time.monotonic() + 120
-    while not any((folder / "stages").glob("*.tmp")) and time.monotonic() < deadline:
+    while not any((folder / "stages").glob("*.tmp")) and child.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
+    assert child.poll() is None, "the study ended before it could be killed"
     child.send_signal(signal.SIGKILL)
     child.wait()
     deadline = time.monotonic() + 20
