@@ -3,7 +3,6 @@
 `strict` reads the annotations at run time and checks nothing if their evaluation is postponed.
 """
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, Literal
@@ -114,16 +113,7 @@ class LongSequenceConfig(PreTrainedConfig):
         return output
 
 
-def unknown_fields(config_class: type[PreTrainedConfig], keys: Iterable[str]) -> dict[str, str | None]:
-    """Find the names that `config_class` would swallow without using them.
-
-    Args:
-        config_class: The class about to be built.
-        keys: Names of the arguments.
-
-    Returns:
-        Each unknown name with the nearest known one, or None where nothing is near; empty if all are known.
-    """
-    known = sorted({field.name for field in fields(config_class)} | {"num_labels", "attn_implementation"})
-    nearest = {key: difflib.get_close_matches(key, known, n=1) for key in keys if key not in known}
-    return {key: match[0] if match else None for key, match in nearest.items()}
+def unknown_fields(config_class: type[PreTrainedConfig], keys: Iterable[str]) -> list[str]:
+    """The names among `keys` that `config_class` would swallow without using them."""
+    known = {field.name for field in fields(config_class)} | {"num_labels", "attn_implementation"}
+    return [key for key in keys if key not in known]

@@ -340,8 +340,8 @@ class LongSequenceModel(LongSequencePreTrainedModel):
         return BaseModelOutput(last_hidden_state=hidden_states)
 
 
-class LongSequenceForMaskedLM(LongSequencePreTrainedModel):
-    """Predicts the tokens hidden behind `mask_token_id`."""
+class TokenHead(LongSequencePreTrainedModel):
+    """What the heads over the vocabulary share: a backbone, and a linear layer that may be tied to the embedding."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embeddings.input.weight"}
 
@@ -357,6 +357,10 @@ class LongSequenceForMaskedLM(LongSequencePreTrainedModel):
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         self.lm_head = new_embeddings
+
+
+class LongSequenceForMaskedLM(TokenHead):
+    """Predicts the tokens hidden behind `mask_token_id`."""
 
     @can_return_tuple
     def forward(
@@ -386,29 +390,17 @@ class LongSequenceForMaskedLM(LongSequencePreTrainedModel):
         )
 
 
-class LongSequenceForCausalLM(LongSequencePreTrainedModel, GenerationMixin):
+class LongSequenceForCausalLM(TokenHead, GenerationMixin):
     """Predicts the next token; the labels are shifted here."""
 
-    _tied_weights_keys = {"lm_head.weight": "model.embeddings.input.weight"}
-
     def __init__(self, config: LongSequenceConfig) -> None:
-        super().__init__(config)
-        self.require_input("vocab_size", "ForReconstruction")
         if config.bidirectional:
             raise ValueError(
                 f"{type(self).__name__} needs bidirectional=False: a bidirectional model sees the token to predict."
             )
-        self.model = self.model_class(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
+        super().__init__(config)
         # `generate` asks for a cache unless told otherwise.
         self.generation_config.use_cache = False
-        self.post_init()
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        self.lm_head = new_embeddings
 
     @can_return_tuple
     def forward(
