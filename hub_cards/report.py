@@ -282,7 +282,8 @@ def _results_table(study: Study, scale: Scale) -> Table:
         row(f"{model}, {arm}", [r.test for r in runs], [r.validation for r in runs], [r.train for r in runs])
     for name in dict.fromkeys(b.name for b in study.baselines):
         same = [b for b in study.baselines if b.name == name]
-        row(f"{name}, plain baseline", [b.test for b in same], [b.validation for b in same], [])
+        tuned = ", tuned on validation" if any("chosen on validation" in b.note for b in same) else ""
+        row(f"{name}, plain baseline{tuned}", [b.test for b in same], [b.validation for b in same], [])
     return Table.of(columns, rows).without_constants(("training", "seeds"))
 
 

@@ -11,6 +11,7 @@ import csv
 import json
 import math
 import re
+import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,6 +79,7 @@ class Run:
     pretrain_metrics: Mapping[str, float]
     seeds: Mapping[str, int]
     source: str | None
+    keys: tuple[str, ...] = ()
     recipe: str = field(repr=False, default="")
     log: tuple[LogEntry, ...] = field(repr=False, default=())
     predictions: Predictions | None = field(repr=False, default=None)
@@ -100,6 +102,7 @@ class Baseline:
     test: float
     validation: float | None
     seed: int | None
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -184,6 +187,8 @@ def read_study(study_dir: str | Path) -> Study:
     task.setdefault("name", info.get("study", path.name))
     metric = str(task.get("metric", "accuracy"))
 
+    # The stages that the study's present settings lead to; runs of former settings must not be compared with them.
+    expected = {(r["model"], r["arm"], int(r["seed"])): tuple(r["keys"]) for r in info.get("runs") or ()}
     runs: list[Run] = []
     missing: list[tuple[str, str, int]] = []
     for model in models:
@@ -195,6 +200,8 @@ def read_study(study_dir: str | Path) -> Study:
                     continue
                 try:
                     run, notes = read_run(folder, metric, model, arm, seed)
+                    if expected.get((model, arm, seed), run.keys) != run.keys:
+                        raise _Unreadable("it was made with other settings, code or data than the study has now")
                 except _Unreadable as error:
                     missing.append((model, arm, seed))
                     problems.append(f"Run {model}/{arm}/seed-{seed} was left out: {error}.")
@@ -293,6 +300,7 @@ def read_run(folder: Path, metric: str | None, model: str, arm: str, seed: int) 
         pretrain_metrics=pretrain,
         seeds=dict(info.get("seeds") or {}),
         source=info.get("source"),
+        keys=tuple(str(raw.get("key")) for raw in info.get("stages") or ()),
         recipe=_read_recipe(folder),
         log=log,
         predictions=predictions,
@@ -399,9 +407,11 @@ def _read_baselines(path: Path, problems: list[str]) -> tuple[Baseline, ...]:
     try:
         found = []
         for raw in json.loads(path.read_text(encoding="utf-8")):
-            test = _number(raw.get("test"))
+            test, note = _number(raw.get("test")), str(raw.get("note") or "")
+            if test is None and note and (left_out := f"Baseline {raw['name']} is {note}.") not in problems:
+                problems.append(left_out)
             if test is not None:
-                found.append(Baseline(str(raw["name"]), test, _number(raw.get("validation")), raw.get("seed")))
+                found.append(Baseline(str(raw["name"]), test, _number(raw.get("validation")), raw.get("seed"), note))
         return tuple(found)
     except (ValueError, KeyError, AttributeError, TypeError, OSError):
         problems.append("baselines.json could not be read, so no plain baseline is shown.")
@@ -424,7 +434,7 @@ def _read_examples(path: Path, models: tuple[str, ...], problems: list[str]) -> 
                     if shape is not None and math.prod(shape) != original.size:
                         raise ValueError("shape does not fit")
                     found.append(Example(model, original, mask, reconstruction, shape))
-    except (ValueError, KeyError, OSError, EOFError) as error:
+    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
         problems.append(f"examples.npz could not be read ({error}), so no masked example is shown.")
         return ()
     return tuple(found)
