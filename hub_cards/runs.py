@@ -194,6 +194,8 @@ def read_study(study_dir: str | Path) -> Study:
     for model in models:
         for arm in arms:
             for seed in seeds:
+                if expected and (model, arm, seed) not in expected:
+                    continue
                 folder = path / model / arm / f"seed-{seed}"
                 if not folder.is_dir():
                     missing.append((model, arm, seed))
@@ -202,7 +204,7 @@ def read_study(study_dir: str | Path) -> Study:
                     run, notes = read_run(folder, metric, model, arm, seed)
                     if expected.get((model, arm, seed), run.keys) != run.keys:
                         raise _Unreadable("it was made with other settings, code or data than the study has now")
-                except _Unreadable as error:
+                except (_Unreadable, AttributeError, TypeError, KeyError) as error:
                     missing.append((model, arm, seed))
                     problems.append(f"Run {model}/{arm}/seed-{seed} was left out: {error}.")
                     continue

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -62,13 +63,16 @@ def compare(
     arms: Annotated[
         str | None, typer.Option(help=f"Comma-separated arms out of {', '.join(ARMS)}. Default: all.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds: 3 means seeds 0, 1 and 2.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Number of seeds: 3 means seeds 0, 1 and 2.")] = 3,
     train_size: TrainSize = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the results. Default: runs/TASK.")] = None,
     set_: Settings = None,
     jobs: Annotated[
         int, typer.Option(min=1, help="Worker processes, one thread each. The digits do not depend on it.")
     ] = 2,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Train anew where the folder holds a comparison with other settings.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the runs and their steps, and train nothing.")
     ] = False,
@@ -90,7 +94,17 @@ def compare(
 
     command = shlex.join(["neverscratch", *sys.argv[1:]])
     try:
-        run_study(recipe, chosen_models, chosen_arms, list(range(seeds)), folder, name=name, jobs=jobs, command=command)
+        run_study(
+            recipe,
+            chosen_models,
+            chosen_arms,
+            list(range(seeds)),
+            folder,
+            name=name,
+            jobs=jobs,
+            command=command,
+            replace=replace,
+        )
     except StudyError:
         if any(folder.glob("*/*/seed-*/run.json")):
             report(folder)
@@ -121,7 +135,7 @@ def pretrain(
 ) -> None:
     """Self-pretrain one model on the task's own training inputs; no label and no test input is used."""
     recipe = load_recipe(task, _settings(set_, train_size))
-    _chosen("model", model, list(recipe.models))
+    _one_model(model, recipe)
     _single_stage(recipe, model, "pretrain", seed, None, out)
 
 
@@ -149,7 +163,7 @@ def finetune(
     """
     recipe = load_recipe(task, _settings(set_, train_size))
     if model is not None:
-        _chosen("model", model, list(recipe.models))
+        _one_model(model, recipe)
     if source == "scratch":
         if model is None:
             raise ValueError(f"--from scratch needs --model, one of {', '.join(recipe.models)}.")
@@ -158,12 +172,17 @@ def finetune(
         _single_stage(recipe, _model_of(source, recipe, model), "finetune", seed, source, out)
 
 
+def _one_model(model: str, recipe: Recipe) -> None:
+    if model not in recipe.models:
+        raise ValueError(unknown_name("model", model, recipe.models))
+
+
 def _model_of(source: str, recipe: Recipe, model: str | None) -> str:
     """The recipe's name for the architecture of a checkpoint."""
     if Path(source).is_dir():
         if not (Path(source) / "config.json").is_file():
             raise ValueError(f"--from {source} holds no config.json; give the folder of a checkpoint.")
-    elif source.count("/") != 1 or source.startswith((".", "/")):
+    elif source.count("/") != 1 or source.startswith((".", "/")) or Path(source).parent.is_dir():
         raise ValueError(
             f"--from {source!r} is no folder and no Hub id such as user/name; give a checkpoint or `scratch`."
         )
@@ -223,7 +242,7 @@ def list_(
         from neverscratch.modeling import FAMILIES
 
         for name, config in FAMILIES.items():
-            typer.echo(f"{name:<14} {config.__name__}: {_first_sentence(config.__doc__)}")
+            typer.echo(f"{name:<14} {config.__name__}: {_first_sentence(sys.modules[config.__module__].__doc__)}")
     else:
         from neverscratch.tasks import list_tasks, load_task
 
@@ -251,7 +270,12 @@ def main() -> None:
         if stop.code == 130:
             typer.echo("\nStopped. Finished stages are kept; the same command goes on from there.", err=True)
         raise
-    except (ValueError, KeyError, OSError, RuntimeError) as error:
+    except OSError as error:
+        # `shutil` collects the failures of a whole tree; one of them says enough.
+        reason = error.args[0][0][-1] if isinstance(error, shutil.Error) else error
+        typer.echo(f"error: {reason}. Mend that, or choose another --out; finished stages are kept.", err=True)
+        sys.exit(1)
+    except (ValueError, KeyError, RuntimeError) as error:
         message = error.args[0] if isinstance(error, KeyError) and error.args else error
         typer.echo(f"error: {message}", err=True)
         sys.exit(1)

@@ -7,6 +7,7 @@ A recipe names the task, the self-pretraining objective, the two stages (`pretra
 import dataclasses
 import functools
 import hashlib
+import re
 import typing
 from importlib import resources
 from pathlib import Path
@@ -27,6 +28,7 @@ ARMS = {
 }
 # What the study decides itself: a recipe that set one of these would break resuming, seeds or the shared budget.
 RESERVED_ARGUMENTS = {
+    "resume_from_checkpoint", "prediction_loss_only",
     "ignore_data_skip", "eval_strategy", "logging_strategy", "dataloader_drop_last", "average_tokens_across_devices",
     "output_dir", "seed", "data_seed", "remove_unused_columns", "report_to", "push_to_hub", "do_train", "do_eval",
     "do_predict", "num_train_epochs", "load_best_model_at_end", "metric_for_best_model", "greater_is_better",
@@ -34,6 +36,9 @@ RESERVED_ARGUMENTS = {
 }  # fmt: skip
 # What makes the comparison one of equal means; no model may have its own.
 BUDGET = {"max_steps", "per_device_train_batch_size", "gradient_accumulation_steps"}
+# Fields of a configuration that follow from the data.
+TASK_FIELDS = {"vocab_size", "num_channels", "num_labels", "id2label", "label2id", "problem_type", "is_pair"}
+_NOT_NEGATIVE = {"weight_decay", "max_grad_norm", "warmup_steps"}
 SEED_PURPOSES = ("init", "order", "mask", "split")
 
 
@@ -61,7 +66,7 @@ class Stage(_Strict):
     """One stage: any `TrainingArguments` field, plus the learning rate of the state-space parameters."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
-    max_steps: int = Field(gt=0, description="optimiser steps")
+    max_steps: int = Field(gt=0, strict=True, description="optimiser steps")
     learning_rate: float = Field(gt=0)
     # State-space parameters: at most this rate, and no weight decay (arXiv 2111.00396). None: the global rate.
     ssm_learning_rate: float | None = Field(default=None, gt=0)
@@ -71,6 +76,12 @@ class Stage(_Strict):
     def _known_arguments(self) -> "Stage":
         types = _argument_types()
         for name, value in (self.model_extra or {}).items():
+            if (
+                name in ("weight_decay", "max_grad_norm", "warmup_steps")
+                and isinstance(value, int | float)
+                and value < 0
+            ):
+                raise ValueError(f"{name}={value} is negative; use 0 or more.")
             if name not in types:
                 own = set(type(self).model_fields)
                 if name in RESERVED_ARGUMENTS:
@@ -103,7 +114,7 @@ class Recipe(_Strict):
 
     task: str
     task_options: dict[str, Any] = {}
-    train_size: int | None = Field(default=None, gt=0, description="training examples; None = all")
+    train_size: int | None = Field(default=None, gt=0, strict=True, description="training examples; None = all")
     objective: Literal["masked_tokens", "next_token", "masked_values", "next_value"]
     mask_ratio: float | None = Field(default=None, gt=0, lt=1)
     select: Literal["last", "best"] = "last"
@@ -118,12 +129,20 @@ class Recipe(_Strict):
     def _family_defaults_to_the_name(cls, models: Any) -> Any:
         if not isinstance(models, dict) or not models:
             raise ValueError("models must name at least one model, such as {s4d: {config: {...}, source: ...}}.")
+        for name in models:
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", str(name)) or name in ("stages", "figures"):
+                raise ValueError(
+                    f"model name {name!r} cannot name a folder of results; use letters, digits, '-', '_' and '.', "
+                    "and not stages or figures."
+                )
         return {name: {"family": name, **entry} if isinstance(entry, dict) else entry for name, entry in models.items()}
 
     @model_validator(mode="after")
     def _task_exists(self) -> "Recipe":
         for option in {"train_size", "split_seed"} & self.task_options.keys():
             raise ValueError(f"task_options.{option}: the subset is drawn by the run's seed; set train_size instead.")
+        if "name" in self.task_options:
+            raise ValueError("task_options.name: a task has no such option; set task instead.")
         check_task(self.task, **self.task_options)
         return self
 
@@ -167,6 +186,8 @@ def check_model_config(entry: ModelEntry, where: str, objective: str) -> None:
     if entry.family not in FAMILIES:
         raise ValueError(unknown_name("model family", entry.family, FAMILIES))
     config_class = FAMILIES[entry.family]
+    for name in TASK_FIELDS & entry.config.keys():
+        raise ValueError(f"{where}.config.{name} is decided by the task and cannot be set; remove it.")
     for name in unknown_fields(config_class, entry.config):
         raise ValueError(f"{where}.config: {unknown_name('field', name, _own_fields(config_class))}")
     # The task sets the real numbers later; any will do to check the other fields.
@@ -213,9 +234,11 @@ def load_recipe(name: str, settings: typing.Sequence[str] = ()) -> Recipe:
         path = recipes[name]
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8 text; give a recipe in YAML.") from None
     except yaml.YAMLError as error:
         raise ValueError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}.") from None
-    if not isinstance(raw, dict):
+    if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
         raise ValueError(f"{path.name} must hold a mapping with task, objective, pretrain, finetune and models.")
     for setting in settings:
         apply_setting(raw, setting)

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -63,26 +64,30 @@ def run_study(
     name: str,
     jobs: int = 2,
     command: str = "",
+    replace: bool = False,
 ) -> None:
     """Train what is missing and write the run folders, baselines and `study.json`.
 
     Args:
         jobs: Worker processes, each with `recipe.num_threads` threads; the digits do not depend on it.
         command: What the user typed, recorded in `study.json`.
+        replace: Whether a comparison with other settings in the same folder may be trained anew.
 
     Raises:
-        ValueError: the settings or the data cannot be used; nothing was trained.
+        ValueError: the settings, the data or the folder cannot be used; nothing was trained.
         StudyError: some runs failed, or another process works in the same folder.
         KeyboardInterrupt: passed on after the workers have stopped; finished stages are kept.
     """
     study_dir = Path(study_dir)
+    _check_folder(study_dir, recipe, replace)
     subsets = {
         seed: load_subset(recipe.task, recipe.task_options, recipe.train_size, derive_seed(seed, "split"))
         for seed in seeds
     }
     spec = subsets[seeds[0]].spec
     check_objective(recipe.objective, spec)
-    runs = expand(recipe, models, arms, seeds, data_digest(load_subset(recipe.task, recipe.task_options, None, 0)))
+    data = data_digest(load_subset(recipe.task, recipe.task_options, None, 0))
+    runs = expand(recipe, models, arms, seeds, data)
     for stage in {f"{run.model}/{s['stage']}": s for run in runs for s in run.stages}.values():
         train.check_arguments(stage)
     study_dir.mkdir(parents=True, exist_ok=True)
@@ -91,7 +96,7 @@ def run_study(
             todo = [run for run in runs if not run.is_done(study_dir)]
             done = len(runs) - len(todo)
             print(f"{name}: {len(runs)} runs ({done} done), {jobs} at a time, results in {study_dir}", flush=True)
-            record = _study_record(recipe, runs, spec, subsets[seeds[0]].sizes)
+            record = _study_record(recipe, runs + _earlier_runs(study_dir, recipe, runs, data), spec, subsets[seeds[0]])
             write_json(study_dir / "study.json", {"study": name, "command": command, "jobs": jobs, **record})
             _write_baselines(subsets, study_dir)
             plan = Plan(todo, len(runs), study_dir / "stages", lambda run: _publish_and_tell(run, recipe, study_dir))
@@ -105,15 +110,47 @@ def run_study(
         raise StudyError(f"Another process is working in {study_dir}; wait for it, or choose another --out.") from None
 
 
-def _study_record(recipe: Recipe, runs: list[Run], spec: TaskSpec, sizes: dict[str, int]) -> dict[str, Any]:
-    arms = list(dict.fromkeys(run.arm for run in runs))
+def _check_folder(folder: Path, recipe: Recipe, replace: bool) -> None:
+    """Refuse a folder that holds something else, and one whose results would be replaced unasked."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; give a folder as --out.")
+    if not folder.is_dir() or not any(path.name != ".lock" for path in folder.iterdir()):
+        return
+    record = train.read_json(folder / "study.json")
+    if record is not None and "recipe" in record and "runs" in record:
+        old, new = record["recipe"], recipe.model_dump(mode="json")
+        changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+        if changed and not replace:
+            raise ValueError(
+                f"{folder} holds a comparison with other settings ({', '.join(changed)}); "
+                "give another folder with --out, or --replace to train this one anew."
+            )
+    elif not (folder / "stages").is_dir() or not (folder / "baselines.json").is_file():
+        raise ValueError(f"{folder} is not empty and holds no comparison; give a new or empty folder as --out.")
+
+
+def _earlier_runs(folder: Path, recipe: Recipe, runs: list[Run], data: str) -> list[Run]:
+    """Runs of an earlier call with the same settings but other models, arms or seeds: they stay in the report."""
+    record = train.read_json(folder / "study.json") or {}
+    named = {(run.model, run.arm, run.seed) for run in runs}
+    earlier = []
+    for entry in record.get("runs", ()):
+        if (entry["model"], entry["arm"], entry["seed"]) not in named and entry["model"] in recipe.models:
+            run = expand(recipe, [entry["model"]], [entry["arm"]], [entry["seed"]], data)[0]
+            earlier += [run] if run.keys == entry["keys"] and run.is_done(folder) else []
+    return earlier
+
+
+def _study_record(recipe: Recipe, runs: list[Run], spec: TaskSpec, subset: Task) -> dict[str, Any]:
+    arms = [arm for arm in ARMS if any(run.arm == arm for run in runs)]
+    task = {**spec.to_dict(), "train_size": recipe.train_size, "sizes": subset.sizes, "options": recipe.task_options}
     return {
-        "task": {**spec.to_dict(), "train_size": recipe.train_size, "sizes": sizes, "options": recipe.task_options},
+        "task": task,
         "recipe": recipe.model_dump(mode="json"),
-        "models": list(dict.fromkeys(run.model for run in runs)),
+        "models": [model for model in recipe.models if any(run.model == model for run in runs)],
         "arms": arms,
         "arm_descriptions": {arm: ARMS[arm] for arm in arms},
-        "seeds": list(dict.fromkeys(run.seed for run in runs)),
+        "seeds": sorted({run.seed for run in runs}),
         # A run folder with other keys was made with other settings, code or data, and does not belong to this study.
         "runs": [{"model": run.model, "arm": run.arm, "seed": run.seed, "keys": run.keys} for run in runs],
         "versions": train.versions(),
@@ -134,7 +171,8 @@ def _write_baselines(subsets: dict[int, Task], study_dir: Path) -> None:
     inputs = [{seed: data_digest(subset) for seed, subset in subsets.items()}, train.versions(), code]
     digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:12]
     try:
-        if all(row["inputs"] == digest for row in json.loads(path.read_text(encoding="utf-8"))):
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        if all(row["inputs"] == digest for row in rows) and {row["seed"] for row in rows} == set(subsets):
             return
     except (OSError, ValueError, TypeError, KeyError):
         pass
@@ -164,7 +202,7 @@ def run_single(recipe: Recipe, model: str, stage: str, seed: int, source: str | 
     train.check_arguments(spec)
     arm = stage if stage == "pretrain" or source is not None else "scratch"
     run = Run(model, arm, seed, (spec,))
-    stages_dir = folder.with_name(folder.name + ".stages")
+    stages_dir = folder.with_name(f".{folder.name}.stages")
     try:
         with tqdm(total=steps, unit="step", disable=int(os.environ.get("RANK", "0")) > 0) as bar:
             train.run(spec, stages_dir, progress=lambda step: bar.update(step - bar.n))
@@ -205,7 +243,7 @@ def _publish_and_tell(run: Run, recipe: Recipe, study_dir: Path) -> str:
 
 def publish_run(run: Run, recipe: Recipe, stages_dir: Path, folder: Path) -> None:
     """Make a run folder from finished stages: copied to a temporary name, completed, and renamed."""
-    work = folder.with_name(folder.name + ".tmp")
+    work = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(work, ignore_errors=True)
     last = stages_dir / run.keys[-1]
     shutil.copytree(last, work, ignore=shutil.ignore_patterns("stage.json", "log.jsonl", "example.npz", "checkpoints"))
@@ -273,6 +311,8 @@ def _resolved_recipe(run: Run, recipe: Recipe) -> str:
     resolved["models"] = {run.model: {**resolved["models"][run.model], "overrides": {}}}
     stages = " and ".join(spec["stage"] for spec in run.stages)
     header = f"# {run.model}, {run.arm}, seed {run.seed}: the stages that ran are {stages}.\n"
+    if run.arm == "finetune":
+        header += "# The architecture is that of the checkpoint it started from: see config.json.\n"
     return header + yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True, width=110)
 
 
@@ -299,16 +339,20 @@ def _write_examples(runs: list[Run], study_dir: Path) -> None:
 
 def _prune(study_dir: Path) -> None:
     """After a whole study, drop stages that nobody needs: published, replaced by other settings, or broken off."""
-    records = [json.loads(path.read_text(encoding="utf-8")) for path in study_dir.glob("*/*/seed-*/run.json")]
+    found = [train.read_json(path) for path in study_dir.glob("*/*/seed-*/run.json")]
+    records = [record for record in found if record and record.get("stages") and "model_type" in record]
     published = {record["stages"][-1]["key"] for record in records}
     # A model and seed have one self-pretraining; under another key it is that of former settings.
     current = {(r["model_type"], r["seeds"]["init"]): r["stages"][0]["key"] for r in records if len(r["stages"]) > 1}
     for path in (study_dir / "stages").glob("*/stage.json"):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        key = path.parent.name
+        record, key = train.read_json(path), path.parent.name
+        if record is None or not re.fullmatch("[0-9a-f]{16}", key):
+            continue
         if key in published or current.get((record["model_type"], record["spec"]["seeds"]["init"]), key) != key:
             train.discard(path.parent)
-    for leftover in [*study_dir.glob("stages/*.tmp"), *study_dir.glob("stages/.*.tmp"), *study_dir.glob("*/*/.*.tmp")]:
+    hexadecimal = "[0-9a-f]" * 16
+    patterns = (f"stages/{hexadecimal}.tmp", f"stages/.{hexadecimal}.*.tmp", "*/*/.seed-*.tmp")
+    for leftover in [path for pattern in patterns for path in study_dir.glob(pattern)]:
         shutil.rmtree(leftover, ignore_errors=True)
     for lock in study_dir.glob("stages/.*.lock"):
         lock.unlink(missing_ok=True)

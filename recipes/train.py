@@ -23,6 +23,7 @@ import torch
 import transformers
 from accelerate import PartialState
 from filelock import FileLock
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoFeatureExtractor, TrainingArguments
 
 from neverscratch.modeling import AUTO_CLASSES, FAMILIES
@@ -31,7 +32,7 @@ from neverscratch.tasks.metrics import score_logits
 from . import config as recipe_config
 from .data import StageData, check_objective, prepare, rows
 from .objectives import IGNORE, make_objective
-from .trainer import WHOLE, StageTrainer
+from .trainer import WHOLE, NonFiniteError, StageTrainer
 from .transfer import transfer_backbone
 
 Spec = dict[str, Any]
@@ -127,8 +128,30 @@ def wait_for_everyone() -> None:
 
 
 def is_done(folder: Path) -> bool:
-    """Whether a stage's folder is whole: its record is written last, and its weights must still be there."""
-    return (folder / "stage.json").is_file() and any(folder.glob("*.safetensors"))
+    """Whether a stage's folder is whole: its record is written last, and its weights must still be readable."""
+    return read_json(folder / "stage.json") is not None and has_weights(folder)
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether the weights are there and as long as their header says."""
+    paths = list(folder.glob("*.safetensors"))
+    try:
+        for path in paths:
+            with safe_open(path, "pt") as weights:
+                weights.keys()
+        json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, SafetensorError):
+        return False
+    return bool(paths)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object, or None when it is not there, cut off or something else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def discard(folder: Path) -> None:
@@ -262,7 +285,7 @@ def check_arguments(spec: Spec) -> None:
     """Build the `TrainingArguments` once, so that what they refuse is refused before anything is trained."""
     try:
         training_arguments(spec, Path("unused"), "eval_loss", False)
-    except (ValueError, TypeError, ImportError) as error:
+    except (ValueError, TypeError, ImportError, KeyError, OSError) as error:
         raise ValueError(f"{spec['stage']}: {' '.join(str(error).split())}") from None
 
 
@@ -290,6 +313,7 @@ def _train(spec: Spec, work: Path, stages_dir: Path, progress: Callable[[int], N
     trained = time.perf_counter()
     trainer.train(resume_from_checkpoint=resume)
     seconds = time.perf_counter() - trained
+    _check_trained(trainer)
     scores = _supervised_scores(trainer, data, work) if supervised else _reconstruction_scores(trainer, data)
     if trainer.is_world_process_zero():
         trainer.save_model(str(work))
@@ -315,6 +339,18 @@ def _train(spec: Spec, work: Path, stages_dir: Path, progress: Callable[[int], N
         "seconds": seconds,
         "seconds_total": time.perf_counter() - started,
     }
+
+
+def _check_trained(trainer: StageTrainer) -> None:
+    """The trainer looks at each step before it is taken; here at what the last one left."""
+    if trainer.state.global_step < trainer.args.max_steps:
+        raise ValueError(
+            f"Training ended after {trainer.state.global_step} of {trainer.args.max_steps} steps; "
+            "use more training examples or a smaller batch."
+        )
+    for name, parameter in trainer.model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise NonFiniteError(f"After the last step {name} is not finite; lower the learning rate.")
 
 
 def _last_whole_checkpoint(folder: Path, clean: bool) -> str | None:

@@ -1,7 +1,6 @@
 """Local workers: spawned processes that train the missing stages of a study, each once, in the order of the plan."""
 
 import io
-import json
 import multiprocessing
 import os
 import queue
@@ -46,13 +45,14 @@ class Run:
     def is_done(self, study_dir: Path) -> bool:
         """Whether the run folder is whole and was made from exactly these stages."""
         folder = self.folder(study_dir)
+        record, metrics = train.read_json(folder / "run.json"), train.read_json(folder / "metrics.json")
         try:
-            record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-            json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-            keys = [stage["key"] for stage in record["stages"]]
+            keys = [stage["key"] for stage in record["stages"]]  # type: ignore[index]
+            lines = len((folder / "predictions.csv").read_text(encoding="utf-8").splitlines())
+            whole = metrics is not None and lines == 1 + record["sizes"]["test"]  # type: ignore[index]
         except (OSError, ValueError, TypeError, KeyError):
             return False
-        return keys == self.keys and any(folder.glob("*.safetensors"))
+        return whole and keys == self.keys and train.has_weights(folder)
 
 
 @dataclass(frozen=True)

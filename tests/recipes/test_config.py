@@ -47,6 +47,11 @@ def test_recipes_write_numbers_that_yaml_reads_as_numbers(name):
         ("models.s4d.config.d_state=7", "d_state=7 is not a positive even number"),
         ("models.s4d.config.d_state=big", "models.s4d.config: .*'d_state' expected int"),
         ("models.transformer.config.num_attention_heads=5", "models.transformer.config: .*num_attention_heads"),
+        ("models.s4d.config.num_labels=3", "num_labels is decided by the task"),
+        ("train_size=true", "train_size: .*valid integer"),
+        ("finetune.max_steps=true", "finetune.max_steps: .*valid integer"),
+        ("finetune.weight_decay=-1", "weight_decay=-1 is negative"),
+        ("task_options.name=x", "task has no such option"),
         ("models.s4d.family=s4e", "'s4e'.*Did you mean 's4d'"),
     ],
 )
@@ -79,6 +84,13 @@ def test_unknown_recipe_and_keys_in_yaml(tmp_path, raw_recipe):
         parse_recipe(raw_recipe, "x.yaml")
     del raw_recipe["finetuning"], raw_recipe["finetune"]
     with pytest.raises(ValueError, match="finetune is missing"):
+        parse_recipe(raw_recipe, "x.yaml")
+
+
+@pytest.mark.parametrize("name", ["stages", "../evil", "a/b", "a,b", ""])
+def test_a_model_name_must_name_a_folder(raw_recipe, name):
+    raw_recipe["models"][name] = raw_recipe["models"].pop("s4d") | {"family": "s4d"}
+    with pytest.raises(ValueError, match="cannot name a folder of results"):
         parse_recipe(raw_recipe, "x.yaml")
 
 

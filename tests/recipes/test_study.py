@@ -149,6 +149,45 @@ def test_a_file_cut_in_half_heals(finished, tmp_path, broken):
         assert set(healed.files) == set(whole.files)
 
 
+def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):
+    folder = tmp_path / "mine"
+    (folder / "stages" / "my_experiment").mkdir(parents=True)
+    (folder / "stages" / "my_experiment" / "data.bin").write_text("precious")
+    (folder / "study.json").write_text("{}")
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(ValueError, match="is not empty and holds no comparison"):
+        run_tiny(folder)
+    assert sorted(folder.rglob("*")) == before
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file"):
+        run_tiny(tmp_path / "file")
+
+
+def test_other_settings_do_not_replace_results_unasked(finished, raw_recipe, tmp_path):
+    shutil.copytree(finished, tmp_path / "tiny")
+    raw_recipe["train_size"] = 50
+    with pytest.raises(ValueError, match=r"other settings \(train_size\); give another folder"):
+        run_tiny(tmp_path / "tiny", raw=raw_recipe)
+    assert numbers(tmp_path / "tiny") == numbers(finished)
+
+
+def test_a_part_of_the_models_keeps_the_others_in_the_study(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "tiny")
+    run_tiny(tmp_path / "tiny", models=("s4d",), arms=("spt",))
+    record = json.loads((tmp_path / "tiny" / "study.json").read_text())
+    assert record["models"] == ["transformer", "s4d"] and len(record["runs"]) == 6
+
+
+def test_weights_and_predictions_that_were_cut_are_made_again(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "tiny")
+    weights = tmp_path / "tiny/s4d/scratch/seed-0/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    predictions = tmp_path / "tiny/transformer/scratch/seed-0/predictions.csv"
+    predictions.write_text("".join(predictions.read_text().splitlines(keepends=True)[:50]))
+    run_tiny(tmp_path / "tiny")
+    assert numbers(tmp_path / "tiny") == numbers(finished)
+
+
 def test_lost_weights_of_a_run_or_a_stage_are_trained_again(finished, tmp_path):
     shutil.copytree(finished, tmp_path / "tiny")
     shutil.rmtree(tmp_path / "tiny" / "transformer")

@@ -201,6 +201,14 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_parameter(raw_recipe, tmp
     assert not list(tmp_path.glob("*.tmp"))
 
 
+def test_what_the_last_step_leaves_must_be_finite(raw_recipe, tmp_path):
+    raw_recipe["finetune"].update(learning_rate=1.0e39, lr_scheduler_type="constant", warmup_steps=0, max_steps=1)
+    spec = stage_spec(parse_recipe(raw_recipe, "x"), "s4d", "finetune", 0, 1)
+    with pytest.raises(ValueError, match="After the last step .* is not finite"):
+        run(spec, tmp_path)
+    assert not (tmp_path / stage_key(spec)).exists()
+
+
 def test_still_improving_looks_at_the_last_two_tenths():
     falling = [1.0 * 0.9**step for step in range(100)]
     assert train._still_improving(falling, 0.9)
