@@ -1,4 +1,4 @@
-"""Parts of the shared container: input embedding, norms, dropout, feed-forward and the residual block.
+"""Parts of the shared container: input embedding, norms, dropout, feed-forward, the residual block and pooling.
 
 Legend: B batch, L length, H hidden.
 """
@@ -187,3 +187,35 @@ class ResidualBlock(GradientCheckpointingLayer):
                 fed = self.feed_forward(hidden_states)
                 hidden_states = self.feed_forward_norm(hidden_states + self.dropout(fed), *norm_args)
         return hidden_states
+
+
+class SequencePooling(nn.Module):
+    """One vector (B, H) from the kept positions of (B, L, H)."""
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__()
+        self.kind = config.pooling
+        if self.kind == "attention":
+            self.score = nn.Linear(config.hidden_size, 1, bias=False)
+
+    def forward(self, hidden_states: Tensor, mask: Tensor | None) -> Tensor:
+        if self.kind == "mean":
+            if mask is None:
+                return hidden_states.mean(1)
+            total = (hidden_states * mask[..., None]).sum(1)
+            return total / mask.sum(1, keepdim=True).to(total.dtype)
+        if self.kind == "max":
+            if mask is not None:
+                hidden_states = hidden_states.masked_fill(~mask[..., None], torch.finfo(hidden_states.dtype).min)
+            return hidden_states.amax(1)
+        if self.kind == "attention":
+            scores = self.score(hidden_states).float()  # (B, L, 1)
+            if mask is not None:
+                scores = scores.masked_fill(~mask[..., None], torch.finfo(torch.float32).min)
+            return (scores.softmax(1).to(hidden_states.dtype) * hidden_states).sum(1)
+        if mask is None:
+            return hidden_states[:, 0 if self.kind == "first" else -1]
+        index = mask.long().argmax(1)
+        if self.kind == "last":
+            index = index + mask.sum(1) - 1
+        return hidden_states[torch.arange(len(index), device=index.device), index]

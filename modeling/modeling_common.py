@@ -41,7 +41,7 @@ from transformers.modeling_outputs import (
 from transformers.utils import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
-from .blocks import Norm, ResidualBlock, SequenceEmbeddings
+from .blocks import Norm, ResidualBlock, SequenceEmbeddings, SequencePooling
 from .configuration_common import LongSequenceConfig
 
 # What `pipeline(model=folder, trust_remote_code=True)` reads from config.json.
@@ -508,38 +508,6 @@ class LongSequenceForReconstruction(LongSequencePreTrainedModel):
             difference = F.l1_loss if self.config.reconstruction_loss == "l1" else F.mse_loss
             total = (difference(logits, labels, reduction="none").mean(-1) * counted).sum()
         return scale_loss(total, counted.sum(), num_items_in_batch)
-
-
-class SequencePooling(nn.Module):
-    """One vector (B, H) from the kept positions of (B, L, H)."""
-
-    def __init__(self, config: LongSequenceConfig) -> None:
-        super().__init__()
-        self.kind = config.pooling
-        if self.kind == "attention":
-            self.score = nn.Linear(config.hidden_size, 1, bias=False)
-
-    def forward(self, hidden_states: Tensor, mask: Tensor | None) -> Tensor:
-        if self.kind == "mean":
-            if mask is None:
-                return hidden_states.mean(1)
-            total = (hidden_states * mask[..., None]).sum(1)
-            return total / mask.sum(1, keepdim=True).to(total.dtype)
-        if self.kind == "max":
-            if mask is not None:
-                hidden_states = hidden_states.masked_fill(~mask[..., None], torch.finfo(hidden_states.dtype).min)
-            return hidden_states.amax(1)
-        if self.kind == "attention":
-            scores = self.score(hidden_states).float()  # (B, L, 1)
-            if mask is not None:
-                scores = scores.masked_fill(~mask[..., None], torch.finfo(torch.float32).min)
-            return (scores.softmax(1).to(hidden_states.dtype) * hidden_states).sum(1)
-        if mask is None:
-            return hidden_states[:, 0 if self.kind == "first" else -1]
-        index = mask.long().argmax(1)
-        if self.kind == "last":
-            index = index + mask.sum(1) - 1
-        return hidden_states[torch.arange(len(index), device=index.device), index]
 
 
 class LongSequenceForSequenceClassification(LongSequencePreTrainedModel):
