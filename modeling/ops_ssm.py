@@ -46,7 +46,6 @@ def _bilinear_rule(x: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
 
 
 _RULES: dict[str, _Rule] = {"zoh": _zoh_rule, "bilinear": _bilinear_rule}
-DISCRETIZATIONS = tuple(_RULES)
 
 
 def _get_rule(discretization: str) -> _Rule:

@@ -80,10 +80,11 @@ def run_study(
     """
     study_dir = Path(study_dir)
     _check_folder(study_dir, recipe, replace)
-    subsets = {
-        seed: load_subset(recipe.task, recipe.task_options, recipe.train_size, derive_seed(seed, "split"))
-        for seed in seeds
-    }
+
+    def subset(seed: int) -> Task:
+        return load_subset(recipe.task, recipe.task_options, recipe.train_size, derive_seed(seed, "split"))
+
+    subsets = {seed: subset(seed) for seed in seeds}
     spec = subsets[seeds[0]].spec
     check_objective(recipe.objective, spec)
     data = data_digest(load_subset(recipe.task, recipe.task_options, None, 0))
@@ -96,9 +97,12 @@ def run_study(
             todo = [run for run in runs if not run.is_done(study_dir)]
             done = len(runs) - len(todo)
             print(f"{name}: {len(runs)} runs ({done} done), {jobs} at a time, results in {study_dir}", flush=True)
-            record = _study_record(recipe, runs + _earlier_runs(study_dir, recipe, runs, data), spec, subsets[seeds[0]])
+            earlier = _earlier_runs(study_dir, recipe, runs, data)
+            record = _study_record(recipe, runs + earlier, spec, subsets[seeds[0]])
             write_json(study_dir / "study.json", {"study": name, "command": command, "jobs": jobs, **record})
-            _write_baselines(subsets, study_dir)
+            for seed in {run.seed for run in earlier} - subsets.keys():
+                subsets[seed] = subset(seed)
+            _write_baselines(dict(sorted(subsets.items())), study_dir)
             plan = Plan(todo, len(runs), study_dir / "stages", lambda run: _publish_and_tell(run, recipe, study_dir))
             failures = execute(plan, jobs, recipe.num_threads) if todo else []
             _write_examples(runs, study_dir)
@@ -114,7 +118,8 @@ def _check_folder(folder: Path, recipe: Recipe, replace: bool) -> None:
     """Refuse a folder that holds something else, and one whose results would be replaced unasked."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; give a folder as --out.")
-    if not folder.is_dir() or not any(path.name != ".lock" for path in folder.iterdir()):
+    # Our lock and files broken off while they were written begin with a dot.
+    if not folder.is_dir() or all(path.name.startswith(".") for path in folder.iterdir()):
         return
     record = train.read_json(folder / "study.json")
     if record is not None and "recipe" in record and "runs" in record:
@@ -332,7 +337,7 @@ def _write_examples(runs: list[Run], study_dir: Path) -> None:
                 for name in found.files:
                     arrays["shape" if name == "shape" else f"{run.model}/{name}"] = found[name]
     if arrays:
-        scratch = path.with_name("examples.tmp.npz")
+        scratch = path.with_name(".examples.tmp.npz")
         np.savez(scratch, **arrays)
         scratch.replace(path)
 
@@ -359,6 +364,6 @@ def _prune(study_dir: Path) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    scratch = path.with_name(path.name + ".tmp")
+    scratch = path.with_name(f".{path.name}.tmp")
     scratch.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     scratch.replace(path)

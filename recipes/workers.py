@@ -192,6 +192,7 @@ class _Scheduler:
             future.result()
         except BrokenProcessPool:
             raise
+        # Whatever a stage died of, the other runs go on; it is reported at the end.
         except Exception as error:
             self.broken[key] = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         self._advance(key, self.steps[key])

@@ -87,11 +87,6 @@ class TaskSpec:
         """Number of outputs a classifier needs; 1 for regression."""
         return 1 if self.labels is None else len(self.labels)
 
-    @property
-    def folder_name(self) -> str:
-        """The name as part of a path: ":" becomes "-"."""
-        return self.name.replace(":", "-")
-
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON types."""
         fields = asdict(self)

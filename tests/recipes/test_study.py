@@ -178,6 +178,28 @@ def test_a_part_of_the_models_keeps_the_others_in_the_study(finished, tmp_path):
     assert record["models"] == ["transformer", "s4d"] and len(record["runs"]) == 6
 
 
+def test_fewer_seeds_keep_the_baselines_of_the_others(tmp_path):
+    run_tiny(tmp_path / "tiny", seeds=(0, 1), models=("s4d",), arms=("scratch",))
+    before = (tmp_path / "tiny" / "baselines.json").read_text()
+    run_tiny(tmp_path / "tiny", seeds=(0,), models=("s4d",), arms=("scratch",))
+    assert (tmp_path / "tiny" / "baselines.json").read_text() == before
+
+
+def test_a_kill_while_the_first_file_is_written_does_not_lock_the_folder(tmp_path, monkeypatch):
+    folder = tmp_path / "tiny"
+
+    def killed(source, target):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_tiny(folder, models=("s4d",), arms=("scratch",))
+    assert any(path.suffix == ".tmp" for path in folder.iterdir())
+    run_tiny(folder, models=("s4d",), arms=("scratch",))
+    assert (folder / "s4d/scratch/seed-0/run.json").is_file()
+
+
 def test_weights_and_predictions_that_were_cut_are_made_again(finished, tmp_path):
     shutil.copytree(finished, tmp_path / "tiny")
     weights = tmp_path / "tiny/s4d/scratch/seed-0/model.safetensors"

@@ -154,7 +154,6 @@ def test_every_prefix_of_the_order_is_stratified() -> None:
 
 def test_spec_is_checked_and_plain(digits: Task) -> None:
     assert digits.spec.to_dict()["labels"] == [str(i) for i in range(10)]
-    assert load_task("gunpoint").spec.folder_name == "ucr-GunPoint"
     with pytest.raises(ValueError, match="metric='acc' is unknown; use one of accuracy"):
         TaskSpec(**{**digits.spec.to_dict(), "metric": "acc"})
     with pytest.raises(ValueError, match="greater_is_better must be True"):
