@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from .blocks import Mixer
 from .positions import apply_rotary
 
 
@@ -63,7 +64,7 @@ class AttentionCore(nn.Module):
         )
 
 
-class FullAttention(nn.Module):
+class FullAttention(Mixer):
     """Mixer: multi-head softmax attention over the whole sequence.
 
     Args of `forward`:
@@ -75,7 +76,7 @@ class FullAttention(nn.Module):
 
     ssm_parameters: tuple[str, ...] = ()
     has_feed_forward = True
-    has_step = False
+    no_step_reason = "attention keeps the whole past and has no finite state"
 
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
         super().__init__()

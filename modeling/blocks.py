@@ -1,10 +1,11 @@
-"""Parts of the shared container: input embedding, norms, dropout, feed-forward, the residual block and pooling.
+"""Parts of the shared container: input embedding, norms, dropout, what a mixer is, the residual block and pooling.
 
-Legend: B batch, L length, H hidden.
+Legend: B batch, L length, H hidden, T kept tokens of a batch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedConfig
 from transformers import initialization as init
+from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 
@@ -136,26 +138,116 @@ class SequenceDropout(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Linear, GELU, dropout, Linear, at each position."""
+    """Linear, activation, dropout, Linear, at each position."""
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
+        # A family whose paper has another activation has a field for it.
+        self.activation = F.silu if getattr(config, "feed_forward_activation", "gelu") == "silu" else F.gelu
         self.up = nn.Linear(config.hidden_size, config.intermediate_size)
         self.dropout = SequenceDropout(config.hidden_dropout_prob, config.tie_dropout)
         self.down = nn.Linear(config.intermediate_size, config.hidden_size)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        return self.down(self.dropout(F.gelu(self.up(hidden_states))))
+        return self.down(self.dropout(self.activation(self.up(hidden_states))))
+
+
+class Packing:
+    """The kept tokens of a batch padded on the right, one sequence after another: blocks need not compute the pads."""
+
+    def __init__(self, attention_mask: Tensor) -> None:
+        self.attention_mask = attention_mask
+        self.lengths: list[int] = attention_mask.sum(1).tolist()
+        self.index = attention_mask.flatten().nonzero().squeeze(1)  # (T,)
+        length = attention_mask.shape[1]
+        self.row = self.index // length
+        self.position = self.index % length
+
+    def pack(self, x: Tensor) -> Tensor:
+        """(B, L, ...) to (1, T, ...)."""
+        return x.flatten(0, 1).index_select(0, self.index)[None]
+
+    def unpack(self, x: Tensor) -> Tensor:
+        """(1, T, ...) to (B, L, ...), zero at pads."""
+        batch, length = self.attention_mask.shape
+        padded = x.new_zeros(batch * length, *x.shape[2:]).index_copy(0, self.index, x[0])
+        return padded.unflatten(0, (batch, length))
+
+
+def get_state(cache: Cache, layer_idx: int) -> Tensor | None:
+    """The recurrent state a layer left in the cache, (B, ...), or None before its first step."""
+    return cache.layers[layer_idx].recurrent_states[0]
+
+
+def set_state(cache: Cache, layer_idx: int, state: Tensor) -> None:
+    """Keep a layer's state. No gradient goes through it: backpropagation is truncated where a cache is handed on."""
+    layer = cache.layers[layer_idx]
+    layer.update_recurrent_state(state.detach())
+    layer.has_previous_state[0] = True
+
+
+def step_constants(cache: Cache, layer_idx: int, parameters: Sequence[Tensor], build: Callable[[], Any]) -> Any:
+    """What a step needs of the parameters, such as discretised matrices: built once for a cache.
+
+    Built anew if a parameter has changed since, and at each call where a gradient is wanted.
+    """
+    if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
+        return build()
+    layer = cache.layers[layer_idx]
+    key = [(parameter.data_ptr(), parameter._version) for parameter in parameters]
+    if getattr(layer, "step_constants_key", None) != key:
+        with torch.no_grad():
+            layer.step_constants = build()
+        layer.step_constants_key = key
+    return layer.step_constants
+
+
+class Mixer(nn.Module):
+    """What mixes positions inside a block; each family has one, `Mixer(config, layer_idx)`.
+
+    Class attributes:
+        ssm_parameters: Leaf names of parameters that want their own learning rate and no weight decay.
+        has_feed_forward: Whether the block adds a feed-forward, of `config.intermediate_size`.
+        has_step: Whether it runs step by step with a finite state; set on the instance where the config decides.
+        no_step_reason: Why not, as half a sentence.
+        supports_packing: Whether `forward` takes `packing`.
+        is_gated_residual: Whether `forward` takes the stream as `residual`, and returns the new stream.
+    """
+
+    ssm_parameters: tuple[str, ...] = ()
+    has_feed_forward = False
+    has_step = False
+    no_step_reason = ""
+    supports_packing = False
+    is_gated_residual = False
+
+    @staticmethod
+    def prepare_inputs(
+        config: PreTrainedConfig,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None,
+        packing: Packing | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Arguments of `forward` made once for all layers of one config, such as a kernel's form of the mask."""
+        return {}
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
+        """Mix positions, (B, L, H) in and out.
+
+        Args:
+            hidden_states: (B, L, H), or (1, T, H) with `packing`.
+            attention_mask: (B, L) bool, True = keep, pads on the right (on the left with `cache`), or None.
+            cache: Holds the state to go on from, and takes the state after the last position.
+            packing: Where the tokens of a packed batch belong.
+        """
+        raise NotImplementedError
 
 
 class ResidualBlock(GradientCheckpointingLayer):
-    """A mixer, and a feed-forward where the mixer's class has `has_feed_forward = True`, each with norm and residual.
+    """A mixer, and a feed-forward where the mixer's class has one, each with norm and residual."""
 
-    The mixer is `mixer_class(config, layer_idx)` with `forward(hidden_states, attention_mask, **kwargs)`:
-    (B, L, H) in and out; `attention_mask` is bool (B, L), True = keep, pads on the right, or None.
-    """
-
-    def __init__(self, config: PreTrainedConfig, layer_idx: int, mixer_class: type[nn.Module]) -> None:
+    def __init__(self, config: PreTrainedConfig, layer_idx: int, mixer_class: type[Mixer]) -> None:
         super().__init__()
         self.pre_norm = config.pre_norm
         self.mixer_norm = Norm(config)
@@ -174,18 +266,22 @@ class ResidualBlock(GradientCheckpointingLayer):
         **kwargs: Any,
     ) -> Tensor:
         norm_args = (attention_mask, norms_updated)
+        residual = hidden_states
         if self.pre_norm:
-            mixed = self.mixer(self.mixer_norm(hidden_states, *norm_args), attention_mask, **kwargs)
-            hidden_states = hidden_states + self.dropout(mixed)
-            if self.has_feed_forward:
-                fed = self.feed_forward(self.feed_forward_norm(hidden_states, *norm_args))
-                hidden_states = hidden_states + self.dropout(fed)
+            hidden_states = self.mixer_norm(hidden_states, *norm_args)
+        if self.mixer.is_gated_residual:
+            hidden_states = self.mixer(hidden_states, attention_mask, residual=residual, **kwargs)
         else:
-            mixed = self.mixer(hidden_states, attention_mask, **kwargs)
-            hidden_states = self.mixer_norm(hidden_states + self.dropout(mixed), *norm_args)
-            if self.has_feed_forward:
-                fed = self.feed_forward(hidden_states)
-                hidden_states = self.feed_forward_norm(hidden_states + self.dropout(fed), *norm_args)
+            hidden_states = residual + self.dropout(self.mixer(hidden_states, attention_mask, **kwargs))
+        if not self.pre_norm:
+            hidden_states = self.mixer_norm(hidden_states, *norm_args)
+        if self.has_feed_forward:
+            residual = hidden_states
+            if self.pre_norm:
+                hidden_states = self.feed_forward_norm(hidden_states, *norm_args)
+            hidden_states = residual + self.dropout(self.feed_forward(hidden_states))
+            if not self.pre_norm:
+                hidden_states = self.feed_forward_norm(hidden_states, *norm_args)
         return hidden_states
 
 

@@ -66,9 +66,19 @@ class LongSequenceConfig(PreTrainedConfig):
     unk_token_id: int = 2
     tie_word_embeddings: bool = False
 
+    # Field -> (switch, values): the field has an effect only if the switch has one of the values. No annotation, or it
+    # would be a field itself.
+    ACTIVE_IF = {"num_levels": ("reconstruction_loss", ("cross_entropy",))}
+
+    @property
+    def layer_types(self) -> list[str]:
+        """What transformers' caches make for each layer: a place for one recurrent state."""
+        return ["linear_attention"] * self.num_hidden_layers
+
     def validate_architecture(self) -> None:
         """Check the fields against one another; runs at construction and when saving."""
         name = type(self).__name__
+        check_active_fields(self)
         if (self.vocab_size is None) == (self.num_channels is None):
             raise ValueError(
                 f"{name} has vocab_size={self.vocab_size} and num_channels={self.num_channels}; "
@@ -80,6 +90,11 @@ class LongSequenceConfig(PreTrainedConfig):
                 raise ValueError(f"{name} has {field}={value}, which must be at least 1.")
         if not 0 <= self.hidden_dropout_prob < 1:
             raise ValueError(f"{name} has hidden_dropout_prob={self.hidden_dropout_prob}, which must be in [0, 1).")
+        if self.tie_word_embeddings and self.vocab_size is None:
+            raise ValueError(
+                f"{name} has tie_word_embeddings=True, but a model of real values has no word embeddings; "
+                "leave it out, or set vocab_size."
+            )
         if self.reconstruction_loss == "cross_entropy":
             if self.num_levels is None:
                 raise ValueError(
@@ -111,6 +126,47 @@ class LongSequenceConfig(PreTrainedConfig):
         if self.model_type:
             output["auto_map"] = self.remote_code_map()
         return output
+
+
+def check_active_fields(config: LongSequenceConfig) -> None:
+    """Raise if a field was set that does nothing beside the others, by `ACTIVE_IF` of its class."""
+    defaults = {field.name: field.default for field in fields(config)}
+    for name, (switch, values) in config.ACTIVE_IF.items():
+        value = getattr(config, name)
+        if value != defaults[name] and getattr(config, switch) not in values:
+            allowed = " or ".join(repr(allowed) for allowed in values)
+            raise ValueError(
+                f"{type(config).__name__} has {name}={value!r}, which has no effect with "
+                f"{switch}={getattr(config, switch)!r}; leave it out, or set {switch} to {allowed}."
+            )
+
+
+def check_even(config: LongSequenceConfig, name: str = "d_state") -> None:
+    """Raise if the number of real states cannot be split into conjugate pairs."""
+    value = getattr(config, name)
+    if value < 2 or value % 2:
+        raise ValueError(
+            f"{name}={value} is not a positive even number, but states come in conjugate pairs; "
+            "use an even number such as 64."
+        )
+
+
+def check_copies(config: Any) -> None:
+    """Raise if `n_ssm` copies cannot serve `hidden_size` features evenly."""
+    if config.n_ssm is not None and (config.n_ssm < 1 or config.hidden_size % config.n_ssm):
+        raise ValueError(
+            f"n_ssm={config.n_ssm} does not divide hidden_size={config.hidden_size}, but every copy serves the same "
+            "number of features; use a divisor, or None for one copy per feature."
+        )
+
+
+def check_dt_range(config: Any) -> None:
+    """Raise unless 0 < dt_min <= dt_max."""
+    if not 0 < config.dt_min <= config.dt_max:
+        raise ValueError(
+            f"dt_min={config.dt_min} and dt_max={config.dt_max} are not a range of positive steps; "
+            "use 0 < dt_min <= dt_max, such as 0.001 and 0.1."
+        )
 
 
 def unknown_fields(config_class: type[PreTrainedConfig], keys: Iterable[str]) -> list[str]:

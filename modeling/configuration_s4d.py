@@ -4,7 +4,7 @@ from typing import Literal
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_common import LongSequenceConfig
+from .configuration_common import LongSequenceConfig, check_copies, check_dt_range, check_even
 
 
 @strict
@@ -18,6 +18,7 @@ class S4DConfig(LongSequenceConfig):
         dt_min (`float`, defaults to 1e-3): Smallest starting step; about 1 / (longest time scale in samples).
         dt_max (`float`, defaults to 1e-1): Largest starting step.
         train_B (`bool`, defaults to True): Whether B is trained, or stays at one.
+        output_gate (`str`, defaults to `"glu"`): Output projection, `"glu"` (twice as wide, gated) or `"none"`.
     """
 
     model_type = "neverscratch_s4d"
@@ -29,25 +30,14 @@ class S4DConfig(LongSequenceConfig):
     dt_min: float | int = 1e-3
     dt_max: float | int = 1e-1
     train_B: bool = True
+    output_gate: Literal["glu", "none"] = "glu"
 
     def validate_architecture(self) -> None:
         """Check the fields against one another; runs at construction and when saving."""
         super().validate_architecture()
-        if self.d_state < 2 or self.d_state % 2:
-            raise ValueError(
-                f"d_state={self.d_state} is not a positive even number, but states come in conjugate pairs; "
-                "use an even number such as 64."
-            )
-        if self.n_ssm is not None and (self.n_ssm < 1 or self.hidden_size % self.n_ssm):
-            raise ValueError(
-                f"n_ssm={self.n_ssm} does not divide hidden_size={self.hidden_size}, but every copy serves the same "
-                "number of features; use a divisor, or None for one copy per feature."
-            )
-        if not 0 < self.dt_min <= self.dt_max:
-            raise ValueError(
-                f"dt_min={self.dt_min} and dt_max={self.dt_max} are not a range of positive steps; "
-                "use 0 < dt_min <= dt_max, such as 0.001 and 0.1."
-            )
+        check_even(self)
+        check_copies(self)
+        check_dt_range(self)
 
 
 S4DConfig.register_for_auto_class()

@@ -22,6 +22,7 @@ Legend: B batch, L length, H hidden, C channels.
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,17 +32,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import GenerationMixin, PreTrainedModel
 from transformers import initialization as init
-from transformers.modeling_outputs import (
-    BaseModelOutput,
-    CausalLMOutput,
-    MaskedLMOutput,
-    ModelOutput,
-    SequenceClassifierOutput,
-)
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.modeling_outputs import MaskedLMOutput, ModelOutput, SequenceClassifierOutput
 from transformers.utils import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
-from .blocks import Norm, ResidualBlock, SequenceEmbeddings, SequencePooling
+from .blocks import Mixer, Norm, Packing, ResidualBlock, SequenceEmbeddings, SequencePooling, get_state
 from .configuration_common import LongSequenceConfig
 
 # What `pipeline(model=folder, trust_remote_code=True)` reads from config.json.
@@ -53,6 +49,46 @@ CUSTOM_PIPELINES = {
 }
 
 
+# Below this share of kept positions the blocks leave the pads out, which costs a copy for each block that mixes them.
+PACKING_SHARE = 0.9
+
+
+@dataclass
+class LongSequenceModelOutput(ModelOutput):
+    """Output of `LongSequenceModel`.
+
+    Args:
+        last_hidden_state: (B, L, H).
+        cache: The states to go on from, if `use_cache` or `cache` was given.
+        hidden_states: Tuple of (B, L, H), if asked for.
+        attentions: Tuple of (B, heads, L, L), if asked for.
+    """
+
+    last_hidden_state: Tensor | None = None
+    cache: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+@dataclass
+class CausalOutput(ModelOutput):
+    """Output of `LongSequenceForCausalLM`, with the cache to generate on from.
+
+    Args:
+        loss: Scalar, if `labels` were given.
+        logits: Scores of the vocabulary (B, L, vocabulary).
+        cache: The states to go on from, if `use_cache` or `cache` was given.
+        hidden_states: Tuple of (B, L, H), if asked for.
+        attentions: Tuple of (B, heads, L, L), if asked for.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    cache: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
 @dataclass
 class ReconstructionOutput(ModelOutput):
     """Output of `LongSequenceForReconstruction`.
@@ -60,12 +96,14 @@ class ReconstructionOutput(ModelOutput):
     Args:
         loss: Scalar, if `labels` were given.
         logits: Reconstructed values (B, L, C), or scores of the levels (B, L, levels).
+        cache: The states to go on from, if `use_cache` or `cache` was given.
         hidden_states: Tuple of (B, L, H), if asked for.
         attentions: Tuple of (B, heads, L, L), if asked for.
     """
 
     loss: Tensor | None = None
     logits: Tensor | None = None
+    cache: Cache | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
 
@@ -95,6 +133,26 @@ def clean_mask(attention_mask: Tensor | None) -> Tensor | None:
     return mask
 
 
+def clean_step_mask(attention_mask: Tensor | None, length: int) -> Tensor | None:
+    """The part of a mask (B, past + L) that belongs to the last L positions, bool, or None if it keeps all of them.
+
+    Raises:
+        ValueError: If a pad stands to the right of a kept position: the state would run through it.
+    """
+    if attention_mask is None:
+        return None
+    mask = attention_mask.bool()
+    if not torch.compiler.is_compiling():
+        if bool((mask[:, :-1] & ~mask[:, 1:]).any()):
+            raise ValueError(
+                "attention_mask has pads on the right, but a cache goes on from the last position; pad on the left, "
+                "or run each sequence without padding."
+            )
+        if bool(mask[:, -length:].all()):
+            return None
+    return mask[:, -length:]
+
+
 def right_padded_order(mask: Tensor | None) -> Tensor | None:
     """Order of positions that brings each row's kept run to the front, (B, L), or None if it is there already."""
     if mask is None or (not torch.compiler.is_compiling() and bool(mask[:, 0].all())):
@@ -109,6 +167,13 @@ def reorder(x: Tensor, order: Tensor, dim: int = 1) -> Tensor:
     shape = [order.shape[0]] + [1] * (x.dim() - 1)
     shape[dim] = order.shape[1]
     return x.gather(dim, order.view(shape).expand(x.shape))
+
+
+def map_states(outputs: LongSequenceModelOutput, change: Callable[[Tensor], Tensor]) -> None:
+    """Change the last and all recorded hidden states in place."""
+    outputs.last_hidden_state = change(outputs.last_hidden_state)
+    if outputs.hidden_states:
+        outputs.hidden_states = tuple(h if h is None else change(h) for h in outputs.hidden_states)
 
 
 def scale_loss(total: Tensor, count: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
@@ -159,12 +224,14 @@ class LongSequencePreTrainedModel(PreTrainedModel):
     """What all models of all families share; a family's subclass sets `config`, `mixer_class` and `model_class`."""
 
     config: LongSequenceConfig
-    mixer_class: ClassVar[type[nn.Module]]
+    mixer_class: ClassVar[type[Mixer]]
     model_class: ClassVar[type[PreTrainedModel]]
 
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ["ResidualBlock"]
+    # A state cannot be taken back by some steps, so decoding that guesses ahead is refused.
+    _is_stateful = True
     _can_record_outputs = {"hidden_states": ResidualBlock}
 
     def __init__(self, config: LongSequenceConfig, *inputs: Any, **kwargs: Any) -> None:
@@ -224,8 +291,10 @@ class LongSequenceModel(LongSequencePreTrainedModel):
         super().__init__(config)
         self.embeddings = SequenceEmbeddings(config)
         self.positions = self.build_positions(config)
+        self.layer_configs = [self.layer_config(layer_idx) for layer_idx in range(config.num_hidden_layers)]
         self.layers = nn.ModuleList(
-            ResidualBlock(config, layer_idx, self.mixer_class) for layer_idx in range(config.num_hidden_layers)
+            ResidualBlock(layer_config, layer_idx, self.layer_mixer_class(layer_idx))
+            for layer_idx, layer_config in enumerate(self.layer_configs)
         )
         self.final_norm = Norm(config) if config.pre_norm else None
         self.gradient_checkpointing = False
@@ -239,9 +308,22 @@ class LongSequenceModel(LongSequencePreTrainedModel):
         """A module `(hidden_states, attention_mask) -> hidden_states` that adds positions, or None."""
         return None
 
-    def mixer_inputs(self, hidden_states: Tensor, attention_mask: Tensor | None, **kwargs: Any) -> dict[str, Any]:
-        """Keyword arguments made once for the mixers of all layers, such as a kernel's form of the mask."""
-        return {}
+    def layer_config(self, layer_idx: int) -> LongSequenceConfig:
+        """The config of a layer; layers that share one also share what `Mixer.prepare_inputs` makes of it."""
+        return self.config
+
+    def layer_mixer_class(self, layer_idx: int) -> type[Mixer]:
+        return self.mixer_class
+
+    @property
+    def no_step_reason(self) -> str | None:
+        """Why the model cannot run step by step, as half a sentence, or None if it can."""
+        if self.positions is not None:
+            return "its positions are added to the input and would have to be carried along"
+        for layer in self.layers:
+            if not layer.mixer.has_step:
+                return layer.mixer.no_step_reason or f"{type(layer.mixer).__name__} has no finite state"
+        return None
 
     def get_input_embeddings(self) -> nn.Module:
         return self.embeddings.input
@@ -257,44 +339,101 @@ class LongSequenceModel(LongSequencePreTrainedModel):
         input_values: Tensor | None = None,
         bool_masked_pos: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
+        cache: Cache | None = None,
+        use_cache: bool | None = None,
         **kwargs: Any,
-    ) -> BaseModelOutput:
+    ) -> LongSequenceModelOutput:
         """Encode a batch.
 
         Args:
             input_ids: (B, L) long, of a model with `vocab_size`.
-            attention_mask: (B, L), 1 = keep, one run of ones in each row; None keeps everything.
+            attention_mask: (B, L), 1 = keep, one run of ones in each row; None keeps everything. With a cache also
+                (B, past + L), and pads may stand on the left only.
             input_values: (B, L, C) float, of a model with `num_channels`.
             bool_masked_pos: (B, L), True where a value is hidden from the model; only with `input_values`.
             inputs_embeds: (B, L, H), in place of the embedded input.
+            cache: The states of a former call, of which this input is the continuation; it is updated in place.
+            use_cache: Make and return such a cache.
         """
-        if kwargs.get("use_cache"):
-            raise ValueError(
-                f"{type(self).__name__} has no step-by-step inference, so use_cache=True is not possible; "
-                "use use_cache=False, which reads the whole sequence again for each new token."
-            )
         inputs = [x for x in (input_ids, input_values, inputs_embeds) if x is not None]
         if len(inputs) != 1:
             raise ValueError("Give exactly one of input_ids, input_values and inputs_embeds.")
         shape = inputs[0].shape[:2]
-        for name, positions in (("attention_mask", attention_mask), ("bool_masked_pos", bool_masked_pos)):
-            if positions is not None and positions.shape != shape:
-                raise ValueError(f"{name} has shape {tuple(positions.shape)}, but the input has {tuple(shape)}.")
-        mask = clean_mask(attention_mask)
+        if bool_masked_pos is not None and bool_masked_pos.shape != shape:
+            raise ValueError(
+                f"bool_masked_pos has shape {tuple(bool_masked_pos.shape)}, but the input has {tuple(shape)}."
+            )
+        cache = self.check_cache(cache, use_cache, shape[0])
+        if attention_mask is not None:
+            seen = attention_mask.shape if cache is None else (attention_mask.shape[0], *shape[1:])
+            if seen != shape or attention_mask.shape[1] < shape[1]:
+                raise ValueError(
+                    f"attention_mask has shape {tuple(attention_mask.shape)}, but the input has {tuple(shape)}."
+                )
+        mask = clean_mask(attention_mask) if cache is None else clean_step_mask(attention_mask, shape[1])
         hidden_states = self.embed(input_ids, input_values, inputs_embeds, bool_masked_pos, mask)
-        order = right_padded_order(mask)
-        if order is None:
-            return self.encode(hidden_states, mask, **kwargs)
+        if cache is not None:
+            # Pads stay on the left: zeros there leave a zero state zero.
+            return self.encode(hidden_states, mask, cache=cache, **kwargs)
 
         # Pads go right for the blocks, so that absolute positions and block borders do not move, and back after.
-        outputs = self.encode(reorder(hidden_states, order), reorder(mask, order), **kwargs)
-        back = order.argsort(1)
-        outputs.last_hidden_state = reorder(outputs.last_hidden_state, back)
-        if outputs.hidden_states:
-            outputs.hidden_states = tuple(h if h is None else reorder(h, back) for h in outputs.hidden_states)
-        if outputs.attentions:
-            outputs.attentions = tuple(reorder(reorder(a, back, dim=2), back, dim=3) for a in outputs.attentions)
+        order = right_padded_order(mask)
+        if order is not None:
+            hidden_states, mask = reorder(hidden_states, order), reorder(mask, order)
+        if self.positions is not None:
+            hidden_states = self.positions(hidden_states, mask)
+        if self.can_pack(mask, **kwargs):
+            packing = Packing(mask)
+            outputs = self.encode(packing.pack(hidden_states), None, packing=packing, **kwargs)
+            map_states(outputs, packing.unpack)
+        else:
+            outputs = self.encode(hidden_states, mask, **kwargs)
+        if order is not None:
+            back = order.argsort(1)
+            map_states(outputs, lambda states: reorder(states, back))
+            if outputs.attentions:
+                outputs.attentions = tuple(reorder(reorder(a, back, dim=2), back, dim=3) for a in outputs.attentions)
         return outputs
+
+    def check_cache(self, cache: Cache | None, use_cache: bool | None, batch: int) -> Cache | None:
+        """The cache to use, made if asked for, or None.
+
+        Raises:
+            ValueError: If the model cannot run step by step, or the cache is of another model or batch.
+        """
+        if cache is None and not use_cache:
+            return None
+        reason = self.no_step_reason
+        if reason is not None:
+            raise ValueError(
+                f"{type(self).__name__} has no step-by-step inference, as {reason}, so use_cache=True is not possible; "
+                "use use_cache=False, which reads the whole sequence again for each new token."
+            )
+        if cache is None:
+            return DynamicCache(config=self.config)
+        if len(cache.layers) != len(self.layers) or not hasattr(cache.layers[0], "recurrent_states"):
+            raise ValueError(
+                f"cache has {len(cache.layers)} layers, but must be DynamicCache(config=model.config) with "
+                f"{len(self.layers)}, as returned by a call of this model with use_cache=True."
+            )
+        state = get_state(cache, 0)
+        if state is not None and state.shape[0] != batch:
+            raise ValueError(
+                f"cache holds the states of {state.shape[0]} sequences, but the input has {batch}; "
+                "go on with the same batch, or start without a cache."
+            )
+        return cache
+
+    def can_pack(self, mask: Tensor | None, output_attentions: bool | None = None, **kwargs: Any) -> bool:
+        """Whether leaving the pads out is possible and pays."""
+        if mask is None or output_attentions or torch.compiler.is_compiling():
+            return False
+        if self.training and self.config.tie_dropout and self.config.hidden_dropout_prob > 0:
+            # A packed batch is one row to dropout, and every sequence wants its own channels dropped.
+            return False
+        if not all(layer.mixer.supports_packing for layer in self.layers):
+            return False
+        return int(mask.sum()) < PACKING_SHARE * mask.numel()
 
     def embed(
         self,
@@ -327,17 +466,30 @@ class LongSequenceModel(LongSequencePreTrainedModel):
         return self.embeddings.embed_values(input_values, hidden, masked)
 
     @capture_outputs
-    def encode(self, hidden_states: Tensor, attention_mask: Tensor | None, **kwargs: Any) -> BaseModelOutput:
-        """Run the blocks on embedded input whose pads, if any, are on the right."""
-        if self.positions is not None:
-            hidden_states = self.positions(hidden_states, attention_mask)
-        mixer_inputs = self.mixer_inputs(hidden_states, attention_mask, **kwargs)
+    def encode(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None,
+        cache: Cache | None = None,
+        packing: Packing | None = None,
+        **kwargs: Any,
+    ) -> LongSequenceModelOutput:
+        """Run the blocks on embedded input whose pads, if any, are on the right (on the left with a cache)."""
+        given = {name: x for name, x in (("cache", cache), ("packing", packing)) if x is not None}
+        prepared: dict[int, dict[str, Any]] = {}
         norms_updated: set[int] | None = set() if self.config.norm_type == "batch" and self.training else None
-        for layer in self.layers:
-            hidden_states = layer(hidden_states, attention_mask, norms_updated, **mixer_inputs)
+        for layer, config in zip(self.layers, self.layer_configs, strict=True):
+            if id(config) not in prepared:
+                if hasattr(self, "mixer_inputs"):
+                    prepared[id(config)] = self.mixer_inputs(hidden_states, attention_mask, **kwargs)
+                else:
+                    prepared[id(config)] = layer.mixer.prepare_inputs(
+                        config, hidden_states, attention_mask, packing=packing, **kwargs
+                    )
+            hidden_states = layer(hidden_states, attention_mask, norms_updated, **given, **prepared[id(config)])
         if self.final_norm is not None:
             hidden_states = self.final_norm(hidden_states, attention_mask, norms_updated)
-        return BaseModelOutput(last_hidden_state=hidden_states)
+        return LongSequenceModelOutput(last_hidden_state=hidden_states, cache=cache)
 
 
 class TokenHead(LongSequencePreTrainedModel):
@@ -400,7 +552,7 @@ class LongSequenceForCausalLM(TokenHead, GenerationMixin):
             )
         super().__init__(config)
         # `generate` asks for a cache unless told otherwise.
-        self.generation_config.use_cache = False
+        self.generation_config.use_cache = self.model.no_step_reason is None
 
     @can_return_tuple
     def forward(
@@ -412,7 +564,7 @@ class LongSequenceForCausalLM(TokenHead, GenerationMixin):
         num_items_in_batch: Tensor | int | None = None,
         logits_to_keep: int = 0,
         **kwargs: Any,
-    ) -> CausalLMOutput:
+    ) -> CausalOutput:
         """Score the vocabulary for the position after each one.
 
         Args:
@@ -430,8 +582,12 @@ class LongSequenceForCausalLM(TokenHead, GenerationMixin):
                 # The position before the first token is a pad, which has no past to predict from.
                 labels = labels.masked_fill(~(kept[:, 1:] & kept[:, :-1]), -100)
             loss = token_loss(logits[:, :-1], labels, num_items_in_batch)
-        return CausalLMOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        return CausalOutput(
+            loss=loss,
+            logits=logits,
+            cache=outputs.cache,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
         )
 
 
@@ -474,7 +630,11 @@ class LongSequenceForReconstruction(LongSequencePreTrainedModel):
         if labels is not None:
             loss = self.reconstruction_loss(logits, labels, attention_mask, bool_masked_pos, num_items_in_batch)
         return ReconstructionOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+            loss=loss,
+            logits=logits,
+            cache=outputs.cache,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
         )
 
     def reconstruction_loss(
@@ -545,6 +705,11 @@ class LongSequenceForSequenceClassification(LongSequencePreTrainedModel):
             labels: (B,) long for one label per example, (B, num_labels) for several, float for regression.
             num_items_in_batch: Labels counted in the whole optimiser step; None counts those of this batch.
         """
+        if kwargs.get("use_cache") or kwargs.get("cache") is not None:
+            raise ValueError(
+                f"{type(self).__name__} pools over the whole sequence, so use_cache=True and cache are not possible; "
+                "stream through the model without head (AutoModel), or give the whole sequence."
+            )
         if self.config.is_pair:
             inputs = (input_ids, attention_mask, input_values, inputs_embeds)
             input_ids, attention_mask, input_values, inputs_embeds = (self.fold_pairs(x) for x in inputs)

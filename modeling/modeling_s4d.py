@@ -8,16 +8,14 @@ model has its own C and shares dt, A and B.
 """
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import PreTrainedConfig
 from transformers import initialization as init
 
-from .blocks import SequenceDropout
 from .configuration_s4d import S4DConfig
+from .convolution_mixer import ConvolutionMixer
 from .modeling_common import (
     LongSequenceForCausalLM,
     LongSequenceForMaskedLM,
@@ -26,23 +24,19 @@ from .modeling_common import (
     LongSequenceModel,
     LongSequencePreTrainedModel,
 )
-from .ops_conv import long_conv
 from .ops_hippo import s4d_legs, s4d_lin
 from .ops_ssm import diagonal_kernel
 
 
-class S4DMixer(nn.Module):
-    """SSM convolution with skip, GELU, dropout, and a gated output projection; (B, L, H) in and out."""
+class S4DMixer(ConvolutionMixer):
+    """Convolution with the impulse response of a diagonal SSM; (B, L, H) in and out."""
 
     ssm_parameters = ("log_dt", "log_A_real", "A_imag", "B")
-    has_feed_forward = False
-    has_step = False
 
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
-        super().__init__()
+        super().__init__(config, layer_idx)
         hidden, pairs = config.hidden_size, config.d_state // 2
         copies = hidden if config.n_ssm is None else config.n_ssm
-        self.layer_idx = layer_idx
         self.discretization = config.discretization
         self.ssm_init = config.ssm_init
         self.log_dt_range = (math.log(config.dt_min), math.log(config.dt_max))
@@ -54,10 +48,7 @@ class S4DMixer(nn.Module):
         else:
             # A buffer of the same name: `requires_grad=False` would be lost in `from_pretrained`.
             self.register_buffer("B", torch.empty(copies, pairs, 2))
-        self.C = nn.Parameter(torch.empty(2 if config.bidirectional else 1, hidden, pairs, 2))
-        self.D = nn.Parameter(torch.empty(hidden))
-        self.dropout = SequenceDropout(config.hidden_dropout_prob, config.tie_dropout)
-        self.output_linear = nn.Linear(hidden, 2 * hidden)
+        self.C = nn.Parameter(torch.empty(self.num_directions, hidden, pairs, 2))
 
     def init_weights(self) -> None:
         A = (s4d_legs if self.ssm_init == "legs" else s4d_lin)(2 * self.A_imag.shape[1])
@@ -67,7 +58,7 @@ class S4DMixer(nn.Module):
         init.copy_(self.B, torch.tensor([1.0, 0.0]).expand_as(self.B))
         # A complex normal with E |C|^2 = 1.
         init.normal_(self.C, std=math.sqrt(0.5))
-        init.normal_(self.D)
+        super().init_weights()
 
     def kernel(self, length: int) -> Tensor:
         """Kernels (directions, H, L) in float32; the second direction is strictly anti-causal."""
@@ -81,17 +72,6 @@ class S4DMixer(nn.Module):
             length=length,
             discretization=self.discretization,
         )
-
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
-        batch, length, hidden = hidden_states.shape
-        if attention_mask is not None:
-            hidden_states = hidden_states.masked_fill(~attention_mask[..., None], 0.0)
-        kernels = self.kernel(length)
-        backward = kernels[1] if len(kernels) == 2 else None
-        y = long_conv(hidden_states, kernels[0], backward, skip=self.D)
-        y = self.dropout(F.gelu(y))
-        # `long_conv` is feature first in memory: as a matrix it is a transposed one, which the product takes as it is.
-        return F.glu(self.output_linear(y.reshape(batch * length, hidden))).view(batch, length, hidden)
 
 
 class S4DPreTrainedModel(LongSequencePreTrainedModel):
