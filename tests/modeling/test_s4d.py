@@ -33,6 +33,7 @@ def make_mixer(**changes) -> S4DMixer:
         "bidirectional": True,
         "hidden_dropout_prob": 0.0,
         "tie_dropout": False,
+        "output_gate": "glu",
     }
     torch.manual_seed(0)
     mixer = S4DMixer(SimpleNamespace(**{**fields, **changes}), layer_idx=0)
