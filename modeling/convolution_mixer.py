@@ -28,6 +28,7 @@ class ConvolutionMixer(Mixer):
     """A long convolution of each feature with its own kernel; `config.output_gate` is "glu" or "none"."""
 
     supports_packing = True
+    no_step_reason = "a bidirectional model needs what comes after"
 
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
         super().__init__()

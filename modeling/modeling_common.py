@@ -318,12 +318,10 @@ class LongSequenceModel(LongSequencePreTrainedModel):
     @property
     def no_step_reason(self) -> str | None:
         """Why the model cannot run step by step, as half a sentence, or None if it can."""
-        if self.positions is not None:
-            return "its positions are added to the input and would have to be carried along"
         for layer in self.layers:
             if not layer.mixer.has_step:
                 return layer.mixer.no_step_reason or f"{type(layer.mixer).__name__} has no finite state"
-        return None
+        return None if self.positions is None else "the positions added to its input are not part of a state"
 
     def get_input_embeddings(self) -> nn.Module:
         return self.embeddings.input

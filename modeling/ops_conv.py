@@ -183,6 +183,26 @@ def fft_conv(u: Tensor, kernel: Tensor, kernel_backward: Tensor | None = None, s
     return _apply(_FFTConv, u, kernel, kernel_backward, skip)
 
 
+def traced_conv(
+    u: Tensor, kernel: Tensor, kernel_backward: Tensor | None = None, skip: Tensor | None = None
+) -> Tensor:
+    """The same as `fft_conv` in operations that a graph can hold for any length; see there for arguments."""
+    length = u.shape[1]
+    padded = 2 * length
+    dtype = torch.promote_types(torch.promote_types(u.dtype, kernel.dtype), torch.float32)
+    # Lags 0 .. L - 1, an unused one, then -(L - 1) .. -1.
+    circle = torch.nn.functional.pad(kernel[:, :length].to(dtype), (0, length))
+    if kernel_backward is not None:
+        negative = torch.nn.functional.pad(kernel_backward[:, :length].to(dtype).flip(1), (length, 0))
+        # The value that reaches beyond the sequence stands on the unused lag, where it would meet no input that counts.
+        circle = circle + negative
+    spectrum = torch.fft.rfft(u.to(dtype).transpose(1, 2), n=padded) * torch.fft.rfft(circle, n=padded)
+    y = torch.fft.irfft(spectrum, n=padded)[..., :length].transpose(1, 2)
+    if skip is not None:
+        y = y + u * skip
+    return y.to(u.dtype)
+
+
 def toeplitz_conv(
     u: Tensor, kernel: Tensor, kernel_backward: Tensor | None = None, skip: Tensor | None = None
 ) -> Tensor:
@@ -193,6 +213,8 @@ def toeplitz_conv(
 def long_conv(u: Tensor, kernel: Tensor, kernel_backward: Tensor | None = None, skip: Tensor | None = None) -> Tensor:
     """Convolve along the length by the faster of `fft_conv` and `toeplitz_conv`; see `fft_conv` for arguments."""
     batch, length, _ = u.shape
+    if torch.compiler.is_compiling():
+        return traced_conv(u, kernel, kernel_backward, skip)
     # Measured on one CPU core: the products win on short sequences, once the batch repays building the matrices.
     if u.device.type == "cpu" and length <= 128 and 3 * batch >= length and full_precision_matmul(u.device):
         return toeplitz_conv(u, kernel, kernel_backward, skip)

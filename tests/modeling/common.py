@@ -1,4 +1,4 @@
-"""Cases for the suite over all families, heads, kinds of input and directions."""
+"""Cases for the suite over all families, their variants, heads, kinds of input and directions."""
 
 from __future__ import annotations
 
@@ -12,31 +12,48 @@ from neverscratch.modeling import AUTO_CLASSES, FAMILIES
 
 VOCAB, CHANNELS, LABELS = 12, 2, 3
 
-# Fields that make the smallest model of each family; a new family adds its line here.
-TINY = {
+# Fields that make the smallest model of each family; a new family adds its line here. A function gets `bidirectional`.
+TINY: dict[str, Any] = {
     "transformer": {"num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 64},
     "s4d": {"d_state": 8},
 }
 
 
+# Name -> family, fields beside those of TINY, and the directions to test: "both", "causal" or "bidirectional".
+VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "s4d-bilinear": ("s4d", {"discretization": "bilinear", "n_ssm": 4, "ssm_init": "legs"}, "both"),
+}
+
+# (check, family or variant) -> part of the sentence by which it refuses the check; else nothing is left out.
+REFUSED: dict[tuple[str, str], str] = {
+    ("step", "transformer"): "attention keeps the whole past",
+}
+
+
 @dataclass(frozen=True)
 class Case:
-    """One head of one family on one kind of input, in one direction."""
+    """One head of one family, or of a variant of it, on one kind of input, in one direction."""
 
-    family: str
+    name: str
     auto: str
     kind: str
     bidirectional: bool
 
     def __str__(self) -> str:
         head = self.auto.removeprefix("AutoModel") or "Backbone"
-        return f"{self.family}-{head}-{self.kind}-{'bidirectional' if self.bidirectional else 'causal'}"
+        return f"{self.name}-{head}-{self.kind}-{'bidirectional' if self.bidirectional else 'causal'}"
+
+    @property
+    def family(self) -> str:
+        return VARIANTS[self.name][0] if self.name in VARIANTS else self.name
 
     def config(self, **overrides: Any) -> Any:
         size = {"vocab_size": VOCAB} if self.kind == "tokens" else {"num_channels": CHANNELS}
         # A wide start, so that no effect under test is too small to be seen.
         fields = {"hidden_size": 16, "num_hidden_layers": 2, "initializer_range": 0.3, "num_labels": LABELS}
-        fields |= {"bidirectional": self.bidirectional} | size | TINY[self.family] | overrides
+        tiny = TINY[self.family]
+        fields |= {"bidirectional": self.bidirectional} | size | (tiny(self.bidirectional) if callable(tiny) else tiny)
+        fields |= (VARIANTS[self.name][1] if self.name in VARIANTS else {}) | overrides
         return FAMILIES[self.family](**fields)
 
     def model(self, seed: int = 0, **overrides: Any) -> Any:
@@ -84,7 +101,19 @@ def all_cases() -> list[Case]:
                 else:
                     heads += ["AutoModelForPreTraining"]
                 cases += [Case(family, head, kind, bidirectional) for head in heads]
+    for name in VARIANTS:
+        cases += [Case(name, "AutoModelForPreTraining", "values", direction) for direction in directions(name)]
     return cases
+
+
+def directions(name: str) -> list[bool]:
+    """Values of `bidirectional` in which a family or variant is tested."""
+    allowed = VARIANTS[name][2] if name in VARIANTS else "both"
+    return {"both": [True, False], "causal": [False], "bidirectional": [True]}[allowed]
+
+
+NAMES = [*FAMILIES, *VARIANTS]
+CAUSAL_NAMES = [name for name in NAMES if False in directions(name)]
 
 
 CASES = all_cases()

@@ -5,9 +5,16 @@ import torch
 from torch import Tensor
 
 from neverscratch.modeling import ops_conv
-from neverscratch.modeling.ops_conv import fast_fft_length, fft_conv, long_conv, long_conv_reference, toeplitz_conv
+from neverscratch.modeling.ops_conv import (
+    fast_fft_length,
+    fft_conv,
+    long_conv,
+    long_conv_reference,
+    toeplitz_conv,
+    traced_conv,
+)
 
-METHODS = (fft_conv, toeplitz_conv, long_conv)
+METHODS = (fft_conv, toeplitz_conv, long_conv, traced_conv)
 
 
 def make(
