@@ -1,0 +1,174 @@
+"""Configuration of a transformers model wrapped into the shared container."""
+
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import Any
+
+from huggingface_hub.dataclasses import strict
+from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
+from transformers.configuration_utils import SubConfigSpec
+
+from .configuration_common import LongSequenceConfig
+
+# Kind of backbone -> the values of `bidirectional` it honours, as probed by the tests; the first is the model's own.
+# Any other kind must be told its direction, and is probed when it is built.
+DIRECTIONS: dict[str, tuple[bool, ...]] = {
+    "bert": (True, False),
+    "electra": (True, False),
+    "gpt2": (False, True),
+    "gpt_neox": (False, True),
+    "llama": (False, True),
+    "mamba": (False,),
+    "mamba2": (False,),
+    "mistral": (False, True),
+    "modernbert": (True,),
+    "qwen2": (False, True),
+    "qwen3": (False, True),
+    "roberta": (True, False),
+}
+
+# Kinds whose own cache is passed through: going on from it was compared with reading the whole sequence by the tests.
+STEPPING = ("bert", "gpt2", "gpt_neox", "llama", "mamba", "mamba2", "qwen2", "qwen3")
+
+# Shared fields that describe blocks of ours: the blocks here are the backbone's.
+FIELDS_OF_BLOCKS = ("norm_type", "pre_norm", "layer_norm_eps", "hidden_dropout_prob", "tie_dropout")
+
+# Ends of the names of parameters of selective state space models.
+SSM_PARAMETER_PATTERNS = [r"(^|\.)(A_log|D|dt_bias|dt_proj\.bias)$"]
+
+
+@strict
+class WrappedConfig(LongSequenceConfig):
+    r"""
+    Input, pooling and heads are as in every family; the blocks, and what lies between them and the embedded input
+    (positions, norms, dropout), are those of `backbone_config`.
+
+    Args (beside those of `LongSequenceConfig`):
+        backbone_config (`dict` or `PreTrainedConfig`): The config of a transformers model that takes `inputs_embeds`;
+            a dict names its kind in `model_type`, such as `{"model_type": "gpt_neox", "num_attention_heads": 4}`.
+        hidden_size (`int`, *optional*): The backbone's. If given, a dict without it takes it from here, and any other
+            backbone must agree.
+        num_hidden_layers (`int`, *optional*): In the same way.
+        bidirectional (`bool`, *optional*): None is the model's own direction. A causal attention model sees both sides
+            by `is_causal=False`, and BERT and its kin one side by `is_decoder=True`; others are refused.
+        ssm_parameter_patterns (`list[str]`, *optional*): Regular expressions, searched in the backbone's parameter
+            names, of parameters that want their own learning rate and no weight decay; None stands for the `A_log`,
+            `D` and step-size biases of Mamba.
+    """
+
+    model_type = "neverscratch_wrapped"
+    sub_configs_defaults = {"backbone_config": SubConfigSpec(AutoConfig, model_type="gpt_neox", optional=True)}
+
+    backbone_config: dict | PreTrainedConfig | None = None
+    hidden_size: int | None = None
+    num_hidden_layers: int | None = None
+    bidirectional: bool | None = None
+    ssm_parameter_patterns: list[str] | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if isinstance(self.backbone_config, dict):
+            given = {"hidden_size": self.hidden_size, "num_hidden_layers": self.num_hidden_layers}
+            self.backbone_config = build_backbone_config(self.backbone_config, given)
+        super().__post_init__(**kwargs)
+        backbone = self.backbone_config
+        if isinstance(backbone, PreTrainedConfig):
+            if self.hidden_size is None:
+                self.hidden_size = getattr(backbone, "hidden_size", None)
+            if self.num_hidden_layers is None:
+                self.num_hidden_layers = getattr(backbone, "num_hidden_layers", None)
+            if self.bidirectional is None and backbone.model_type in DIRECTIONS:
+                self.bidirectional = DIRECTIONS[backbone.model_type][0]
+
+    @classmethod
+    def from_backbone(
+        cls, name_or_path: str, hub_options: dict[str, Any] | None = None, **fields: Any
+    ) -> "WrappedConfig":
+        """The config around the backbone of a checkpoint.
+
+        Args:
+            name_or_path: A local folder or a name on the Hub.
+            hub_options: Passed to `AutoConfig.from_pretrained`, such as `revision` or `cache_dir`.
+            fields: Fields of this config.
+        """
+        return cls(backbone_config=AutoConfig.from_pretrained(name_or_path, **(hub_options or {})), **fields)
+
+    @property
+    def layer_types(self) -> list[str]:
+        """What transformers' caches make for each layer: what the backbone wants."""
+        own = getattr(self.backbone_config, "layer_types", None)
+        return own or ["full_attention"] * (self.num_hidden_layers or 0)
+
+    def validate_architecture(self) -> None:
+        """Check the fields against one another; runs at construction and when saving."""
+        backbone = self.backbone_config
+        if not isinstance(backbone, PreTrainedConfig):
+            raise ValueError(
+                'WrappedConfig has no backbone_config; give one, such as {"model_type": "gpt_neox"}, or read that of a '
+                "checkpoint by WrappedConfig.from_backbone(name)."
+            )
+        super().validate_architecture()
+        kind = backbone.model_type
+        defaults = {field.name: field.default for field in fields(self)}
+        for name in FIELDS_OF_BLOCKS:
+            if getattr(self, name) != defaults[name]:
+                raise ValueError(
+                    f"WrappedConfig has {name}={getattr(self, name)!r}, which has no effect, as the blocks are those of "
+                    f"{kind}; leave it out, and set the like of it in backbone_config."
+                )
+        if kind.startswith("neverscratch_") or getattr(backbone, "is_encoder_decoder", False):
+            reason = "is a family of its own" if kind.startswith("neverscratch_") else "has an encoder and a decoder"
+            raise ValueError(
+                f"backbone_config has model_type={kind!r}, which {reason}; "
+                "wrap a model of one stack that takes inputs_embeds, such as gpt_neox, bert or mamba."
+            )
+        for name in ("hidden_size", "num_hidden_layers"):
+            own, wrapped = getattr(self, name), getattr(backbone, name, None)
+            if own is None or own != wrapped:
+                raise ValueError(
+                    f"WrappedConfig has {name}={own}, but its backbone {kind} has {wrapped}; "
+                    "leave it out to take the backbone's."
+                )
+        self.check_direction(kind)
+
+    def check_direction(self, kind: str) -> None:
+        """Raise if the direction is not given, or known not to be possible."""
+        if self.bidirectional is None:
+            raise ValueError(
+                f"WrappedConfig does not know which way {kind} looks; set bidirectional=True or bidirectional=False."
+            )
+        allowed = DIRECTIONS.get(kind, (True, False))
+        if self.bidirectional not in allowed:
+            can, cannot = ("both ways", "only back") if allowed[0] else ("only back", "both ways")
+            raise ValueError(
+                f"WrappedConfig has bidirectional={self.bidirectional}, but {kind} looks {can} and cannot look "
+                f"{cannot}; set bidirectional={allowed[0]}, or wrap another model."
+            )
+
+
+def build_backbone_config(given: dict[str, Any], shared: dict[str, Any]) -> PreTrainedConfig:
+    """The config that a dict with `model_type` describes; what it leaves open is taken from `shared` where not None."""
+    kind = given.get("model_type")
+    if kind not in CONFIG_MAPPING:
+        near = get_close_matches(str(kind), list(CONFIG_MAPPING.keys()), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "use one that AutoConfig knows, such as 'gpt_neox' or 'bert'."
+        raise ValueError(f"backbone_config has model_type={kind!r}, which transformers does not know; {hint}")
+    config_class = CONFIG_MAPPING[kind]
+    known = {field.name for field in fields(config_class)} | set(config_class.attribute_map)
+    for name in set(given) - known:
+        near = get_close_matches(name, known, n=1, cutoff=0.9)
+        if near:
+            raise ValueError(
+                f"backbone_config has {name}, which {config_class.__name__} lacks; did you mean {near[0]}?"
+            )
+    names = {name: config_class.attribute_map.get(name, name) for name in shared}
+    open_fields = {
+        name: value
+        for name, value in shared.items()
+        if value is not None and name not in given and names[name] not in given
+    }
+    return config_class.from_dict({**given, **open_fields})
+
+
+WrappedConfig.register_for_auto_class()
+
+__all__ = ["WrappedConfig"]
