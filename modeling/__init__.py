@@ -13,13 +13,22 @@ from transformers import (
 )
 
 from .configuration_common import HEADS, LongSequenceConfig, unknown_fields
+from .configuration_lru import LRUConfig
 from .configuration_s4d import S4DConfig
+from .configuration_s5 import S5Config
 from .configuration_transformer import TransformerConfig
+from .configuration_wrapped import WrappedConfig
 from .feature_extraction_sequence import LongSequenceFeatureExtractor
 from .modeling_common import LongSequencePreTrainedModel, parameter_groups
 from .pipeline_sequence import register_pipeline
 
-FAMILIES: dict[str, type[LongSequenceConfig]] = {"transformer": TransformerConfig, "s4d": S4DConfig}
+FAMILIES: dict[str, type[LongSequenceConfig]] = {
+    "transformer": TransformerConfig,
+    "s4d": S4DConfig,
+    "wrapped": WrappedConfig,
+    "s5": S5Config,
+    "lru": LRUConfig,
+}
 
 AUTO_CLASSES = {
     auto.__name__: auto
@@ -51,11 +60,14 @@ register_pipeline()
 __all__ = [
     "FAMILIES",
     "HEADS",
+    "LRUConfig",
     "LongSequenceConfig",
     "LongSequenceFeatureExtractor",
     "LongSequencePreTrainedModel",
     "S4DConfig",
+    "S5Config",
     "TransformerConfig",
+    "WrappedConfig",
     "parameter_groups",
     "register",
     "register_pipeline",

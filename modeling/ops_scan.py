@@ -2,14 +2,14 @@
 
 Legend: B batch, L length, P complex states, Q steps in a block, I blocks, Q * I >= L.
 
-Complex numbers come in and go out as real pairs (..., 2). z is given by its logarithm, in float64, because a modulus near
-one has few digits left as a float32 number and because the phase of z^l is l times that of z.
+Complex numbers come in and go out as real pairs (..., 2). z is given by its logarithm, in float64, because a modulus
+near one has few digits left as a float32 number and because the phase of z^l is l times that of z.
 
 All blocks take their steps side by side from a zero state, Q elementwise operations on (B, I, P); the states that enter
-the blocks are the same recurrence on I elements with z^Q, in float64; then every block adds z^{j+1} times its entry. That
-reads and writes the data about twice, whatever Q is. Measured on one CPU core at B 4, L 4096, P 64, forward and backward:
-this 10 ms, doubling scan with the same adjoint 41 ms, products with (Q, Q) Toeplitz blocks and autograd 114 ms (Q = 32),
-complex FFT and autograd 138 ms.
+the blocks are the same recurrence on I elements with z^Q, in float64; then every block adds z^{j+1} times its entry.
+That reads and writes the data about twice, whatever Q is. Measured on one CPU core at B 4, L 4096, P 64, forward and
+backward: this 10 ms, doubling scan with the same adjoint 41 ms, products with (Q, Q) Toeplitz blocks and autograd
+114 ms (Q = 32), complex FFT and autograd 138 ms.
 
 Sources: Smith et al. 2023, "Simplified State Space Layers for Sequence Modeling" (S5), arXiv 2208.04933; Orvieto et al.
 2023, "Resurrecting Recurrent Neural Networks for Long Sequences" (LRU), arXiv 2303.06349. The blocked form is ours.
@@ -133,7 +133,7 @@ class _DiagonalScan(torch.autograd.Function):
 
 
 def _scan_by_fft(v: Tensor, log_z: Tensor, initial: Tensor | None, reverse: bool) -> Tensor:
-    """The same states as a convolution with z^l: no loop over the length, so that graphs of any length can be traced."""
+    """The same states as a convolution with z^l: without a loop over the length, a graph serves all lengths."""
     length = v.shape[1]
     log_z = _wide(log_z)
     powers = torch.exp(torch.arange(length, device=v.device, dtype=log_z.real.dtype)[:, None] * log_z)

@@ -12,16 +12,25 @@ from neverscratch.modeling import AUTO_CLASSES, FAMILIES
 
 VOCAB, CHANNELS, LABELS = 12, 2, 3
 
+# What most attention models of transformers call their sizes.
+SMALL_BACKBONE = {"vocab_size": 8, "intermediate_size": 24, "max_position_embeddings": 64, "initializer_range": 0.3}
+
 # Fields that make the smallest model of each family; a new family adds its line here. A function gets `bidirectional`.
 TINY: dict[str, Any] = {
     "transformer": {"num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 64},
     "s4d": {"d_state": 8},
+    "s5": {"d_state": 16, "num_hippo_blocks": 2},
+    "lru": {"d_state": 8},
+    "wrapped": {"backbone_config": {"model_type": "gpt_neox", "num_attention_heads": 2} | SMALL_BACKBONE},
 }
 
 
 # Name -> family, fields beside those of TINY, and the directions to test: "both", "causal" or "bidirectional".
 VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "s4d-bilinear": ("s4d", {"discretization": "bilinear", "n_ssm": 4, "ssm_init": "legs"}, "both"),
+    "s5-bilinear": ("s5", {"discretization": "bilinear", "clip_eigs": True, "activation": "half_glu2"}, "both"),
+    "s5-all-states": ("s5", {"conj_sym": False, "c_init": "lecun_normal", "activation": "full_glu"}, "both"),
+    "lru-ring": ("lru", {"r_min": 0.9, "r_max": 0.999, "max_phase": 0.314}, "both"),
 }
 
 # (check, family or variant) -> part of the sentence by which it refuses the check; else nothing is left out.
