@@ -112,8 +112,8 @@ class WrappedConfig(LongSequenceConfig):
         for name in FIELDS_OF_BLOCKS:
             if getattr(self, name) != defaults[name]:
                 raise ValueError(
-                    f"WrappedConfig has {name}={getattr(self, name)!r}, which has no effect, as the blocks are those of "
-                    f"{kind}; leave it out, and set the like of it in backbone_config."
+                    f"WrappedConfig has {name}={getattr(self, name)!r}, which has no effect, as the blocks are those "
+                    f"of {kind}; leave it out, and set the like of it in backbone_config."
                 )
         if kind.startswith("neverscratch_") or getattr(backbone, "is_encoder_decoder", False):
             reason = "is a family of its own" if kind.startswith("neverscratch_") else "has an encoder and a decoder"

@@ -137,10 +137,12 @@ class WrappedPreTrainedModel(LongSequencePreTrainedModel):
         """Names of the backbone's parameters that `ssm_parameter_patterns` finds."""
         patterns = self.config.ssm_parameter_patterns
         patterns = SSM_PARAMETER_PATTERNS if patterns is None else patterns
-        names = [name for name, _ in self.named_parameters() if re.match(r"(model\.)?backbone\.", name)]
-        return [
-            name for name in names if any(re.search(pattern, name.split("backbone.", 1)[1]) for pattern in patterns)
-        ]
+        found = []
+        for name, _ in self.named_parameters():
+            inner = re.match(r"(?:model\.)?backbone\.(.*)", name)
+            if inner and any(re.search(pattern, inner[1]) for pattern in patterns):
+                found.append(name)
+        return found
 
 
 class WrappedModel(WrappedPreTrainedModel, LongSequenceModel):
@@ -173,8 +175,9 @@ class WrappedModel(WrappedPreTrainedModel, LongSequenceModel):
         if sees_future(self.backbone, self.config.hidden_size) != bidirectional:
             seen, wanted = ("", "not ") if not bidirectional else ("not ", "")
             raise ValueError(
-                f"bidirectional={bidirectional} has no effect on {kind}: its outputs should {wanted}depend on what comes "
-                f"after them, and do {seen}depend on it; set bidirectional={not bidirectional}, or wrap another model."
+                f"bidirectional={bidirectional} has no effect on {kind}: its outputs should {wanted}depend on what "
+                f"comes after them, and do {seen}depend on it; set bidirectional={not bidirectional}, or wrap another "
+                "model."
             )
 
     def load_backbone(self, name_or_path: str, hub_options: dict[str, Any]) -> None:
@@ -330,8 +333,8 @@ class WrappedModel(WrappedPreTrainedModel, LongSequenceModel):
         past = int(cache.get_seq_length())
         if whole_mask is not None and whole_mask.shape[1] != past + length:
             raise ValueError(
-                f"attention_mask has shape {tuple(whole_mask.shape)}, but the cache holds {past} positions and the input "
-                f"{length}; give one of shape (batch, {past + length})."
+                f"attention_mask has shape {tuple(whole_mask.shape)}, but the cache holds {past} positions and the "
+                f"input {length}; give one of shape (batch, {past + length})."
             )
         return past
 
