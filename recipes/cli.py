@@ -43,9 +43,11 @@ def _settings(settings: list[str] | None, train_size: int | None) -> list[str]:
     return [*(settings or []), *([f"train_size={train_size}"] if train_size is not None else [])]
 
 
-def _chosen(kind: str, given: str | None, known: list[str]) -> list[str]:
-    """A comma-separated choice, in the order given, refused when a name is unknown."""
+def _chosen(kind: str, given: str | None, known: list[str], default: list[str] | None = None) -> list[str]:
+    """A comma-separated choice, in the order given, refused when a name is unknown; "all" is every one."""
     if given is None:
+        return default or known
+    if given.strip() == "all":
         return known
     names = list(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
     if not names:
@@ -59,9 +61,9 @@ def _chosen(kind: str, given: str | None, known: list[str]) -> list[str]:
 @app.command()
 def compare(
     task: TaskName = "digits",
-    models: Annotated[str | None, typer.Option(help="Comma-separated models of the recipe. Default: all.")] = None,
+    models: Annotated[str | None, typer.Option(help="Comma-separated models of the recipe, or all. Default: as the recipe says.")] = None,
     arms: Annotated[
-        str | None, typer.Option(help=f"Comma-separated arms out of {', '.join(ARMS)}. Default: all.")
+        str | None, typer.Option(help=f"Comma-separated arms out of {', '.join(ARMS)}, or all. Default: all.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="Number of seeds: 3 means seeds 0, 1 and 2.")] = 3,
     train_size: TrainSize = None,
@@ -82,7 +84,7 @@ def compare(
     Finished work is kept: after Ctrl-C or a crash the same command goes on where it stopped.
     """
     recipe = load_recipe(task, _settings(set_, train_size))
-    chosen_models = _chosen("model", models, list(recipe.models))
+    chosen_models = _chosen("model", models, list(recipe.models), recipe.default_models)
     chosen_arms = _chosen("arm", arms, list(ARMS))
     name = recipe.task.replace(":", "-")
     folder = out or Path("runs") / name

@@ -123,6 +123,7 @@ class Recipe(_Strict):
     pretrain: Stage
     finetune: Stage
     models: dict[str, ModelEntry]
+    default_models: list[str] | None = Field(default=None, min_length=1, description="compared unless told otherwise")
 
     @field_validator("models", mode="before")
     @classmethod
@@ -130,10 +131,10 @@ class Recipe(_Strict):
         if not isinstance(models, dict) or not models:
             raise ValueError("models must name at least one model, such as {s4d: {config: {...}, source: ...}}.")
         for name in models:
-            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", str(name)) or name in ("stages", "figures"):
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", str(name)) or name in ("stages", "figures", "all"):
                 raise ValueError(
                     f"model name {name!r} cannot name a folder of results; use letters, digits, '-', '_' and '.', "
-                    "and not stages or figures."
+                    "and not stages, figures or all."
                 )
         return {name: {"family": name, **entry} if isinstance(entry, dict) else entry for name, entry in models.items()}
 
@@ -168,6 +169,13 @@ class Recipe(_Strict):
                         f"set {stage}.{budget} for all of them instead."
                     )
                 self.stage(stage, name)
+        return self
+
+    @model_validator(mode="after")
+    def _default_models_exist(self) -> "Recipe":
+        for name in self.default_models or ():
+            if name not in self.models:
+                raise ValueError(f"default_models: {unknown_name('model', name, self.models)}")
         return self
 
     def stage(self, stage: Literal["pretrain", "finetune"], model: str) -> Stage:

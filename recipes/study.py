@@ -124,7 +124,9 @@ def _check_folder(folder: Path, recipe: Recipe, replace: bool) -> None:
     record = train.read_json(folder / "study.json")
     if record is not None and "recipe" in record and "runs" in record:
         old, new = record["recipe"], recipe.model_dump(mode="json")
-        changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+        # Which models are compared by default changes no run.
+        keys = (old.keys() | new.keys()) - {"default_models"}
+        changed = sorted(key for key in keys if old.get(key) != new.get(key))
         if changed and not replace:
             raise ValueError(
                 f"{folder} holds a comparison with other settings ({', '.join(changed)}); "

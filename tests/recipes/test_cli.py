@@ -89,6 +89,17 @@ def test_a_dry_run_shows_steps_and_writes_nothing(monkeypatch, capsys, tmp_path)
     assert not any(tmp_path.iterdir())
 
 
+def test_default_models_are_compared_unless_told_otherwise(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "two.yaml"
+    path.write_text(yaml.safe_dump({**RAW, "default_models": ["s4d"]}))
+    for arguments, shown in (([], {"s4d"}), (["--models", "all"], {"s4d", "transformer"})):
+        assert call("compare", path, "--dry-run", *arguments, monkeypatch=monkeypatch) == 0
+        assert {line.split()[0] for line in capsys.readouterr().out.splitlines()} == shown
+    path.write_text(yaml.safe_dump({**RAW, "default_models": ["s4e"]}))
+    assert call("compare", path, "--dry-run", monkeypatch=monkeypatch) == 1
+    assert "default_models: Unknown model 's4e'. Did you mean 's4d'" in capsys.readouterr().err
+
+
 def test_pretrain_then_finetune_needs_only_the_folder(recipe_file, tmp_path, monkeypatch, capsys):
     first, second = tmp_path / "first", tmp_path / "second"
     assert call("pretrain", recipe_file, "--model", "s4d", "--out", first, monkeypatch=monkeypatch) == 0
