@@ -61,7 +61,9 @@ def _chosen(kind: str, given: str | None, known: list[str], default: list[str] |
 @app.command()
 def compare(
     task: TaskName = "digits",
-    models: Annotated[str | None, typer.Option(help="Comma-separated models of the recipe, or all. Default: as the recipe says.")] = None,
+    models: Annotated[
+        str | None, typer.Option(help="Comma-separated models of the recipe, or all. Default: as the recipe says.")
+    ] = None,
     arms: Annotated[
         str | None, typer.Option(help=f"Comma-separated arms out of {', '.join(ARMS)}, or all. Default: all.")
     ] = None,
@@ -211,6 +213,23 @@ def _single_stage(recipe: Recipe, model: str, stage: str, seed: int, source: str
 
         write_card(out)
         typer.echo(f"{out}: {json.dumps(scores)}")
+
+
+@app.command()
+def show(
+    task: TaskName,
+    model: Annotated[str, typer.Option(help="A model of the recipe.")],
+    stage: Annotated[str, typer.Option(help="pretrain or finetune.")] = "finetune",
+    set_: Settings = None,
+) -> None:
+    """Print a model as a stage would train it: its size and how the optimiser treats each of its parameters."""
+    recipe = load_recipe(task, _settings(set_, None))
+    _one_model(model, recipe)
+    if stage not in ("pretrain", "finetune"):
+        raise ValueError(unknown_name("stage", stage, ("pretrain", "finetune")))
+    from .train import describe_model
+
+    typer.echo(describe_model(recipe, model, stage))
 
 
 @app.command()

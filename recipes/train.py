@@ -16,7 +16,7 @@ from collections.abc import Callable
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from neverscratch.tasks.metrics import score_logits
 from . import config as recipe_config
 from .data import StageData, check_objective, prepare, rows
 from .objectives import IGNORE, make_objective
-from .trainer import WHOLE, NonFiniteError, StageTrainer
+from .trainer import WHOLE, NonFiniteError, StageTrainer, optimizer_groups
 from .transfer import transfer_backbone
 
 Spec = dict[str, Any]
@@ -249,6 +249,30 @@ def build_model(spec: Spec, data: StageData, source: str | Path | None) -> Any:
     if source is not None:
         transfer_backbone(model, source)
     return model
+
+
+def describe_model(recipe: recipe_config.Recipe, model: str, stage: Literal["pretrain", "finetune"]) -> str:
+    """A table of the parameters of a model at its start, and of how the optimiser of that stage treats them."""
+    spec = stage_spec(recipe, model, stage, seed=0, max_steps=1, source=None)
+    task = spec["task"]
+    data = prepare(task["name"], task["options"], task["train_size"], spec["seeds"].get("split", 0), None)
+    built = build_model(spec, data, None)
+    arguments, parameters = spec["arguments"], dict(built.named_parameters())
+    groups = optimizer_groups(
+        built, arguments["learning_rate"], arguments.get("weight_decay", 0.0), spec["ssm_learning_rate"]
+    )
+    frozen = [name for name, parameter in parameters.items() if not parameter.requires_grad]
+    total = sum(parameter.numel() for parameter in parameters.values())
+    lines = [f"{type(built).__name__}: {total:,} parameters, {stage} on {recipe.task}"]
+    lines.append(f"{'group':<10} {'learning rate':>13} {'decay':>8} {'trained':>7}   {'shape':<16} parameter")
+    for group in [*groups, {"group": "frozen", "names": frozen, "lr": 0.0, "weight_decay": 0.0}]:
+        for name in group["names"]:
+            parameter = parameters[name]
+            trained, shape = "yes" if parameter.requires_grad else "no", "x".join(map(str, parameter.shape))
+            lines.append(
+                f"{group['group']:<10} {group['lr']:>13g} {group['weight_decay']:>8g} {trained:>7}   {shape:<16} {name}"
+            )
+    return "\n".join(lines)
 
 
 def training_arguments(spec: Spec, folder: Path, metric: str, greater_is_better: bool) -> TrainingArguments:

@@ -100,6 +100,19 @@ def test_default_models_are_compared_unless_told_otherwise(tmp_path, monkeypatch
     assert "default_models: Unknown model 's4e'. Did you mean 's4d'" in capsys.readouterr().err
 
 
+def test_show_lists_each_parameter_with_its_rate_and_decay(recipe_file, monkeypatch, capsys):
+    arguments = ["show", recipe_file, "--model", "s4d", "--set", "finetune.weight_decay=0.05"]
+    assert call(*arguments, monkeypatch=monkeypatch) == 0
+    head, _, *rows = capsys.readouterr().out.splitlines()
+    assert head.startswith("S4DForSequenceClassification: ") and "finetune on digits" in head
+    rows = {row.split()[-1]: row.split()[:4] for row in rows}
+    assert rows["model.layers.0.mixer.log_dt"] == ["ssm", "0.001", "0", "yes"]
+    assert rows["classifier.weight"] == ["decay", "0.01", "0.05", "yes"]
+    assert rows["classifier.bias"] == ["no_decay", "0.01", "0", "yes"]
+    assert call("show", recipe_file, "--model", "s4d", "--stage", "tune", monkeypatch=monkeypatch) == 1
+    assert "Unknown stage 'tune'" in capsys.readouterr().err
+
+
 def test_pretrain_then_finetune_needs_only_the_folder(recipe_file, tmp_path, monkeypatch, capsys):
     first, second = tmp_path / "first", tmp_path / "second"
     assert call("pretrain", recipe_file, "--model", "s4d", "--out", first, monkeypatch=monkeypatch) == 0
