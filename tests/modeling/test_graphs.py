@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from common import NAMES, REFUSED, Case, directions, pad, result
+from common import NAMES, REFUSED, Case, directions, lengthened, pad, result
 
 LONGEST = 600
 
@@ -40,8 +40,7 @@ def test_compiles_into_one_graph(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_exports_with_any_batch_and_length(name):
     case = case_of(name)
-    fields = ("max_position_embeddings", "kernel_length")
-    model = case.model(**{field: LONGEST for field in fields if getattr(case.config(), field, None)})
+    model = case.model(**lengthened(case, LONGEST))
 
     class Logits(torch.nn.Module):
         def __init__(self):
