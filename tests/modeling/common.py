@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 
 from neverscratch.modeling import AUTO_CLASSES, FAMILIES
@@ -13,7 +16,7 @@ from neverscratch.modeling import AUTO_CLASSES, FAMILIES
 VOCAB, CHANNELS, LABELS = 12, 2, 3
 
 # What most attention models of transformers call their sizes.
-SMALL_BACKBONE = {"vocab_size": 8, "intermediate_size": 24, "max_position_embeddings": 64, "initializer_range": 0.3}
+SMALL_BACKBONE = {"vocab_size": 8, "intermediate_size": 24, "max_position_embeddings": 1100, "initializer_range": 0.3}
 
 # Fields that make the smallest model of each family; a new family adds its line here. A function gets `bidirectional`.
 TINY: dict[str, Any] = {
@@ -31,11 +34,42 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "s5-bilinear": ("s5", {"discretization": "bilinear", "clip_eigs": True, "activation": "half_glu2"}, "both"),
     "s5-all-states": ("s5", {"conj_sym": False, "c_init": "lecun_normal", "activation": "full_glu"}, "both"),
     "lru-ring": ("lru", {"r_min": 0.9, "r_max": 0.999, "max_phase": 0.314}, "both"),
+    "wrapped-bert": (
+        "wrapped",
+        {
+            "backbone_config": {"model_type": "bert", "num_attention_heads": 2}
+            | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+            | SMALL_BACKBONE
+        },
+        "both",
+    ),
+    "wrapped-modernbert": (
+        "wrapped",
+        {
+            "backbone_config": {"model_type": "modernbert", "num_attention_heads": 2, "local_attention": 8}
+            | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+            | SMALL_BACKBONE
+        },
+        "bidirectional",
+    ),
+    "wrapped-mamba": (
+        "wrapped",
+        {"backbone_config": {"model_type": "mamba", "vocab_size": 8, "state_size": 4, "initializer_range": 0.3}},
+        "causal",
+    ),
 }
 
 # (check, family or variant) -> part of the sentence by which it refuses the check; else nothing is left out.
 REFUSED: dict[tuple[str, str], str] = {
     ("step", "transformer"): "attention keeps the whole past",
+    ("step-float64", "wrapped-mamba"): "the state of mamba is kept in float32 and the model is in float64",
+    ("bidirectional", "wrapped-mamba"): "mamba looks only back and cannot look both ways",
+    # transformers' plain scan is a Python loop over the positions.
+    ("export", "wrapped-mamba"): "You marked length as dynamic but your code specialized it to be a constant",
+    ("container", "wrapped"): "which has no effect, as the blocks are those of gpt_neox",
+    ("container", "wrapped-bert"): "which has no effect, as the blocks are those of bert",
+    ("container", "wrapped-modernbert"): "which has no effect, as the blocks are those of modernbert",
+    ("container", "wrapped-mamba"): "which has no effect, as the blocks are those of mamba",
 }
 
 
@@ -113,6 +147,22 @@ def all_cases() -> list[Case]:
     for name in VARIANTS:
         cases += [Case(name, "AutoModelForPreTraining", "values", direction) for direction in directions(name)]
     return cases
+
+
+def container(name: str, **options: Any) -> dict[str, Any]:
+    """Options of the container; none if the table says that the config refuses them, which is asserted."""
+    if ("container", name) not in REFUSED:
+        return options
+    with pytest.raises(StrictDataclassError, match=re.escape(REFUSED["container", name])):
+        Case(name, "AutoModel", "values", directions(name)[0]).config(**options)
+    return {}
+
+
+def lengthened(case: Case, length: int) -> dict[str, int]:
+    """The fields that limit the length of a model, if it has any, for sequences of `length`."""
+    config = case.config()
+    fields = ("max_position_embeddings", "kernel_length")
+    return {field: length for field in fields if getattr(config, field, None) is not None}
 
 
 def directions(name: str) -> list[bool]:
