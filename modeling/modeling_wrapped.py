@@ -84,7 +84,6 @@ def set_direction(inner: PreTrainedConfig, bidirectional: bool) -> None:
         inner.is_decoder = not bidirectional
 
 
-@torch.no_grad()
 def sees_future(backbone: PreTrainedModel, hidden_size: int) -> bool:
     """Whether a change of the last of six inputs moves an earlier output."""
     was_training = backbone.training
@@ -93,7 +92,8 @@ def sees_future(backbone: PreTrainedModel, hidden_size: int) -> bool:
     x = torch.linspace(-1, 1, 6 * hidden_size, device=parameter.device, dtype=parameter.dtype).sin()
     x = x.view(1, 6, hidden_size).repeat(2, 1, 1)
     x[1, -1] = 1 - x[1, -1]
-    states = backbone(inputs_embeds=x, return_dict=True).last_hidden_state[:, :-1].float()
+    with torch.no_grad():
+        states = backbone(inputs_embeds=x, return_dict=True).last_hidden_state[:, :-1].float()
     backbone.train(was_training)
     return bool((states[0] - states[1]).abs().max() > 1e-6 * states.abs().max())
 
@@ -206,6 +206,8 @@ class WrappedModel(WrappedPreTrainedModel, LongSequenceModel):
             return "a bidirectional model needs the future"
         if kind not in STEPPING:
             return f"going on from the cache of {kind} has not been compared with reading the whole sequence"
+        if "full_attention" not in self.config.layer_types and self.dtype == torch.float64:
+            return f"the state of {kind} is kept in float32 and the model is in float64"
         return None
 
     def check_cache(self, cache: Cache | None, use_cache: bool | None, batch: int) -> Cache | None:
@@ -217,7 +219,20 @@ class WrappedModel(WrappedPreTrainedModel, LongSequenceModel):
                 f"{type(self).__name__} has no step-by-step inference, as {self.no_step_reason}, so use_cache=True is "
                 "not possible; use use_cache=False, which reads the whole sequence again for each new token."
             )
-        return DynamicCache(config=self.backbone.config) if cache is None else cache
+        if cache is None:
+            return DynamicCache(config=self.backbone.config)
+        if len(cache.layers) != self.config.num_hidden_layers:
+            raise ValueError(
+                f"cache has {len(cache.layers)} layers, but must have {self.config.num_hidden_layers}, as returned by "
+                "a call of this model with use_cache=True."
+            )
+        state = stored_states(cache, 0)
+        if state and state[0].shape[0] != batch:
+            raise ValueError(
+                f"cache holds the states of {state[0].shape[0]} sequences, but the input has {batch}; "
+                "go on with the same batch, or start without a cache."
+            )
+        return cache
 
     def can_pack(self, mask: Tensor | None, **kwargs: Any) -> bool:
         return False
@@ -287,8 +302,9 @@ class WrappedModel(WrappedPreTrainedModel, LongSequenceModel):
             wanted["use_cache"] = False
         mask = None if attention_mask is None else attention_mask.long()
         outputs = self.backbone(inputs_embeds=hidden_states, attention_mask=mask, **wanted)
+        # A residual stream in float32 may come out of a model in half precision.
         return LongSequenceModelOutput(
-            last_hidden_state=outputs.last_hidden_state,
+            last_hidden_state=outputs.last_hidden_state.to(self.dtype),
             hidden_states=outputs.get("hidden_states"),
             attentions=outputs.get("attentions"),
         )
@@ -316,7 +332,7 @@ class WrappedModel(WrappedPreTrainedModel, LongSequenceModel):
         recorded = [part.get("hidden_states") for part in parts]
         states = None if recorded[0] is None else tuple(torch.cat(of_layer, 1) for of_layer in zip(*recorded))
         return LongSequenceModelOutput(
-            last_hidden_state=torch.cat([part.last_hidden_state for part in parts], 1),
+            last_hidden_state=torch.cat([part.last_hidden_state for part in parts], 1).to(self.dtype),
             cache=cache,
             hidden_states=states,
             attentions=parts[0].get("attentions"),
@@ -347,6 +363,14 @@ class WrappedModel(WrappedPreTrainedModel, LongSequenceModel):
             return {}
         positions = (whole_mask.long().cumsum(1) - 1).clamp(min=0)[:, -length:]
         return {"attention_mask": whole_mask.long(), "position_ids": positions}
+
+
+def stored_states(cache: Cache, layer_idx: int) -> list[Tensor]:
+    """What a layer keeps: keys and values, or recurrent states; empty before its first step."""
+    layer = cache.layers[layer_idx]
+    kept = layer.recurrent_states if hasattr(layer, "recurrent_states") else (layer.keys, layer.values)
+    kept = kept.values() if isinstance(kept, dict) else kept
+    return [state for state in kept if state is not None]
 
 
 def position_limit(backbone: PreTrainedModel) -> int | None:

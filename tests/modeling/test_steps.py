@@ -4,7 +4,8 @@ import re
 
 import pytest
 import torch
-from common import CAUSAL_NAMES, REFUSED, VOCAB, Case, pad
+from common import CAUSAL_NAMES, REFUSED, VOCAB, Case, container, pad
+from huggingface_hub.errors import StrictDataclassError
 
 LENGTH = 37
 SPLITS = {"steps": [1] * LENGTH, "chunks": [5, 1, 2, 20, 9], "whole": [LENGTH]}
@@ -23,6 +24,9 @@ def run(model, values, split, cache=None):
 
 
 def recurrent_states(cache):
+    """All that the cache holds: one state a layer, or in a wrapped attention model its keys and values."""
+    if hasattr(cache.layers[0], "keys"):
+        return [kept for layer in cache.layers for kept in (layer.keys, layer.values)]
     return [layer.recurrent_states[0] for layer in cache.layers]
 
 
@@ -42,8 +46,12 @@ def train(model, values):
 def test_steps_equal_the_parallel_pass_before_and_after_training(name, dtype):
     tolerance = 1e-4 if dtype == torch.float32 else 1e-9
     case = Case(name, "AutoModel", "values", False)
-    model = case.model(norm_type="batch").to(dtype)
+    model = case.model(**container(name, norm_type="batch")).to(dtype)
     values = case.inputs(length=LENGTH)["input_values"].to(dtype)
+    if (sentence := REFUSED.get((f"step-{str(dtype)[6:]}", name))) is not None:
+        with pytest.raises(ValueError, match=f"{sentence}.*use_cache=True is not possible"):
+            model(input_values=values, use_cache=True)
+        return
     for trained in (False, True):
         if trained:
             train(model, values)
@@ -61,8 +69,9 @@ def test_steps_equal_the_parallel_pass_before_and_after_training(name, dtype):
 @STEPPING
 def test_any_state_can_be_gone_on_from(name):
     case = Case(name, "AutoModel", "values", False)
-    model = case.model().double()
-    values = case.inputs(length=LENGTH)["input_values"].double()
+    dtype, tolerance = (torch.float32, 1e-5) if ("step-float64", name) in REFUSED else (torch.float64, 1e-9)
+    model = case.model().to(dtype)
+    values = case.inputs(length=LENGTH)["input_values"].to(dtype)
     with torch.no_grad():
         _, first = run(model, values[:, :1], [1])
         start = [torch.randn_like(state) for state in recurrent_states(first)]
@@ -75,7 +84,7 @@ def test_any_state_can_be_gone_on_from(name):
             results.append([got, *recurrent_states(cache)])
         assert not torch.allclose(results[0][0], run(model, values, [LENGTH])[0], atol=1e-3)
     for other in results[1:]:
-        torch.testing.assert_close(other, results[0], atol=1e-9, rtol=1e-9)
+        torch.testing.assert_close(other, results[0], atol=tolerance, rtol=tolerance)
 
 
 @STEPPING
@@ -135,5 +144,8 @@ def test_a_bidirectional_or_stateless_model_refuses_politely(name):
     else:
         case = Case(name, "AutoModel", "values", True)
         sentence = "bidirectional"
-    with pytest.raises(ValueError, match=f"{re.escape(sentence)}.*use_cache=True is not possible"):
+    sentence = re.escape(sentence) + ".*use_cache=True is not possible"
+    if ("step", name) not in REFUSED and ("bidirectional", name) in REFUSED:
+        sentence = REFUSED["bidirectional", name]
+    with pytest.raises((ValueError, StrictDataclassError), match=sentence):
         case.model()(input_values=case.inputs()["input_values"], use_cache=True)
