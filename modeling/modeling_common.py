@@ -25,7 +25,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -260,6 +260,16 @@ class LongSequencePreTrainedModel(PreTrainedModel):
             for leaf in getattr(module, "ssm_parameters", ())
         }
         return [name for name, _ in self.named_parameters() if name in declared]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Cast and move as always, but keep state-space parameters in float32 where the rest goes to half precision."""
+        ssm = [self.get_parameter(name) for name in self.ssm_parameter_names()]
+        before = [parameter.data for parameter in ssm]
+        super()._apply(fn, recurse)
+        for parameter, data in zip(ssm, before, strict=True):
+            if parameter.dtype in (torch.float16, torch.bfloat16):
+                parameter.data = data.to(parameter.device, torch.float32)
+        return self
 
     def require_input(self, field: str, instead: str) -> None:
         """Raise if the config lacks `field`, the kind of input that this head needs."""

@@ -1,12 +1,25 @@
 """What every head of every family must do. A family is tested by being listed in `neverscratch.modeling`."""
 
+import copy
 import json
 import subprocess
 import sys
 
 import pytest
 import torch
-from common import CASES, LOSS_CASES, POSITION_CASES, VOCAB, Case, assert_same, gradients, pad, result
+from common import (
+    CASES,
+    LOSS_CASES,
+    POSITION_CASES,
+    REFUSED,
+    VOCAB,
+    Case,
+    assert_same,
+    container,
+    gradients,
+    pad,
+    result,
+)
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, Trainer, TrainingArguments
@@ -87,7 +100,8 @@ def test_linear_layers_start_by_fan_in_and_embeddings_by_initializer_range(famil
     case = Case(family, "AutoModelForMaskedLM", "tokens", True)
     model = case.model(hidden_size=64, initializer_range=0.02)
     for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear):
+        # A wrapped model starts by its own rules.
+        if isinstance(module, torch.nn.Linear) and ".backbone." not in name:
             bound = module.in_features**-0.5
             assert module.weight.abs().max().item() <= bound, name
             assert abs(module.weight.std().item() / bound - 3**-0.5) < 0.1, name
@@ -97,7 +111,7 @@ def test_linear_layers_start_by_fan_in_and_embeddings_by_initializer_range(famil
 @pytest.mark.parametrize("family", FAMILY_NAMES)
 def test_a_missing_tensor_leaves_the_others_alone(family, tmp_path):
     case = classifier(family)
-    model = case.model(seed=1, norm_type="batch", pooling="attention")
+    model = case.model(seed=1, pooling="attention", **container(family, norm_type="batch"))
     model.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     for name in tensors:
@@ -172,7 +186,7 @@ def test_direction(case):
 
 @BY_CASE
 def test_gradient_checkpointing_gives_the_same_gradients(case):
-    model, inputs = case.model(norm_type="batch"), case.inputs()
+    model, inputs = case.model(**container(case.name, norm_type="batch")), case.inputs()
     model.train()
     state = {k: v.clone() for k, v in model.state_dict().items()}
     plain = gradients(model, inputs)
@@ -197,13 +211,14 @@ def test_every_parameter_gets_a_gradient(case):
 
 
 @BY_CASE
-def test_bfloat16(case, tmp_path):
+def test_half_precision(case, tmp_path):
     model, inputs = case.model(), case.inputs()
     expected = result(model(**inputs))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        outputs = model(**inputs)
-    assert result(outputs).isfinite().all()
-    assert (result(outputs) - expected).abs().mean() < 0.05 * expected.abs().mean() + 0.01
+    for dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype=dtype):
+            outputs = model(**inputs)
+        assert result(outputs).isfinite().all()
+        assert (result(outputs) - expected).abs().mean() < 0.05 * expected.abs().mean() + 0.01
     model.save_pretrained(tmp_path)
     loaded = AUTO_CLASSES[case.auto].from_pretrained(tmp_path, dtype=torch.bfloat16)
     outputs = loaded(**inputs)
@@ -211,7 +226,12 @@ def test_bfloat16(case, tmp_path):
     ssm = set(loaded.ssm_parameter_names())
     for name, parameter in loaded.named_parameters():
         assert parameter.dtype == (torch.float32 if name in ssm else torch.bfloat16), name
-    assert result(model.to(torch.bfloat16)(**inputs)).isfinite().all()
+    # A cast in memory leaves them alone, too.
+    states = {name: parameter.clone() for name, parameter in model.named_parameters() if name in ssm}
+    for dtype in (torch.bfloat16, torch.float16):
+        cast = copy.deepcopy(model).to(dtype)
+        assert (result(cast(**inputs)) - expected).abs().mean() < 0.05 * expected.abs().mean() + 0.01
+        assert_same(states, {name: parameter for name, parameter in cast.named_parameters() if name in ssm})
 
 
 def items(case: Case, inputs: dict) -> int:
@@ -301,7 +321,7 @@ def test_recorded_states_stay_in_place_under_left_padding(case):
 @pytest.mark.parametrize("kind", ["tokens", "values"])
 @pytest.mark.parametrize("bidirectional", [True, False], ids=["bidirectional", "causal"])
 def test_all_heads_start_from_the_same_backbone(family, kind, bidirectional):
-    models = [c.model(seed=3) for c in CASES if (c.family, c.kind, c.bidirectional) == (family, kind, bidirectional)]
+    models = [c.model(seed=3) for c in CASES if (c.name, c.kind, c.bidirectional) == (family, kind, bidirectional)]
     backbones = [getattr(model, "model", model).state_dict() for model in models]
     for other in backbones[1:]:
         assert_same(backbones[0], other)
@@ -360,7 +380,7 @@ def test_parameter_groups_cover_each_parameter_once(family, tmp_path):
             name for name, _ in m.named_parameters()
         )
         assert groups["ssm"] == m.ssm_parameter_names()
-    leaves = {leaf for layer in model.model.layers for leaf in layer.mixer.ssm_parameters}
+    leaves = {leaf for module in model.modules() for leaf in getattr(module, "ssm_parameters", ())}
     assert {name.rsplit(".", 1)[-1] for name in model.ssm_parameter_names()} == leaves
 
 
@@ -407,8 +427,9 @@ def test_generating_is_taking_the_best_token_again_and_again(family, tmp_path):
     loaded = AUTO_CLASSES["AutoModelForCausalLM"].from_pretrained(tmp_path)
     assert torch.equal(loaded.generate(prompt, attention_mask=mask, max_new_tokens=6, do_sample=False), got)
     assert model.generate(prompt, attention_mask=mask, max_new_tokens=3, num_beams=3).shape == (2, 8)
-    with pytest.raises(ValueError, match="use_cache=True is not possible"):
-        model.generate(prompt, max_new_tokens=2, use_cache=True)
+    if ("step", family) in REFUSED:
+        with pytest.raises(ValueError, match="use_cache=True is not possible"):
+            model.generate(prompt, max_new_tokens=2, use_cache=True)
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
@@ -429,6 +450,7 @@ def test_embedded_input(family):
 def test_containers_train(family, pre_norm, norm_type, tie_dropout):
     case = classifier(family)
     options = {"pre_norm": pre_norm, "norm_type": norm_type, "tie_dropout": tie_dropout, "hidden_dropout_prob": 0.1}
+    options = container(family, **options)
     model, inputs = case.model(**options, initializer_range=0.05), pad(case.inputs(), 13, "right")
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
