@@ -136,15 +136,16 @@ def _scan_by_fft(v: Tensor, log_z: Tensor, initial: Tensor | None, reverse: bool
     """The same states as a convolution with z^l: without a loop over the length, a graph serves all lengths."""
     length = v.shape[1]
     log_z = _wide(log_z)
-    powers = torch.exp(torch.arange(length, device=v.device, dtype=log_z.real.dtype)[:, None] * log_z)
-    x = torch.view_as_complex(v.contiguous())
-    x = x.flip(1) if reverse else x
+    steps = torch.arange(length, device=v.device, dtype=log_z.real.dtype)
+    powers = torch.exp(log_z[:, None] * steps)  # (P, L)
+    x = torch.view_as_complex(v.transpose(1, 2).contiguous())  # (B, P, L)
+    x = x.flip(2) if reverse else x
     if initial is not None:
         start = torch.exp(log_z).to(x.dtype) * torch.view_as_complex(initial.to(v.dtype).contiguous())
-        x = torch.cat([x[:, :1] + start[:, None], x[:, 1:]], dim=1)
-    spectrum = torch.fft.fft(x, n=2 * length, dim=1) * torch.fft.fft(powers.to(x.dtype), n=2 * length, dim=0)
-    x = torch.fft.ifft(spectrum, dim=1)[:, :length]
-    return torch.view_as_real(x.flip(1) if reverse else x)
+        x = torch.cat([x[..., :1] + start[..., None], x[..., 1:]], dim=2)
+    spectrum = torch.fft.fft(x, n=2 * length) * torch.fft.fft(powers.to(x.dtype), n=2 * length)
+    x = torch.fft.ifft(spectrum)[..., :length]
+    return torch.view_as_real((x.flip(2) if reverse else x).transpose(1, 2))
 
 
 def diagonal_scan(
