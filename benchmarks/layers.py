@@ -201,8 +201,12 @@ def measure(row: Row, arguments: argparse.Namespace) -> dict[str, dict[str, Any]
             except Unavailable as reason:
                 results[label] = {"unavailable": str(reason)}
         for repeat in range(arguments.repeats):
-            for label, worker in workers.items():
-                results[label]["seconds"].append(worker.seconds(repeat))
+            for label, worker in list(workers.items()):
+                try:
+                    results[label]["seconds"].append(worker.seconds(repeat))
+                except Unavailable as reason:
+                    results[label] = {"unavailable": str(reason)}
+                    del workers[label]
     return results
 
 

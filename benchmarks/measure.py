@@ -66,6 +66,10 @@ class Unavailable(Exception):
     """What was asked for does not exist here; the message says why."""
 
 
+class Failed(Unavailable):
+    """The process ended by itself; what it said stands in the error stream."""
+
+
 class Worker:
     """A process that holds one built thing; use as a context manager."""
 
@@ -82,15 +86,18 @@ class Worker:
 
     def __exit__(self, *_: object) -> None:
         # Without input the process ends by itself.
-        if self.process.stdin:
-            self.process.stdin.close()
+        try:
+            if self.process.stdin:
+                self.process.stdin.close()
+        except BrokenPipeError:
+            pass
         self.process.wait()
 
     def read(self) -> dict[str, Any]:
         assert self.process.stdout
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(f"The process for {self.spec} ended with code {self.process.wait()}.")
+            raise Failed(f"the process ended with code {self.process.wait()}")
         return json.loads(line)
 
     def start(self) -> dict[str, Any]:
@@ -101,6 +108,7 @@ class Worker:
 
         Raises:
             Unavailable: If it cannot be built here.
+            Failed: If the process died, as all methods.
         """
         report = self.read()
         if "unavailable" in report:
@@ -110,8 +118,11 @@ class Worker:
     def seconds(self, repeat: int) -> float:
         """Run once; the number of the repeat chooses among inputs where these differ."""
         assert self.process.stdin
-        self.process.stdin.write(f"{repeat}\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write(f"{repeat}\n")
+            self.process.stdin.flush()
+        except BrokenPipeError as error:
+            raise Failed(f"the process ended with code {self.process.wait()}") from error
         return self.read()["seconds"]
 
 
@@ -152,4 +163,7 @@ def serve(spec: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    serve(json.loads(sys.argv[1]))
+    # By its name, so that there is one class Unavailable and not two.
+    import measure
+
+    measure.serve(json.loads(sys.argv[1]))
