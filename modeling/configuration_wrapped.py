@@ -1,5 +1,6 @@
 """Configuration of a transformers model wrapped into the shared container."""
 
+from copy import deepcopy
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
@@ -69,6 +70,9 @@ class WrappedConfig(LongSequenceConfig):
         if isinstance(self.backbone_config, dict):
             given = {"hidden_size": self.hidden_size, "num_hidden_layers": self.num_hidden_layers}
             self.backbone_config = build_backbone_config(self.backbone_config, given)
+        elif isinstance(self.backbone_config, PreTrainedConfig):
+            # Its direction will be set, which the giver's own object should not feel.
+            self.backbone_config = deepcopy(self.backbone_config)
         super().__post_init__(**kwargs)
         backbone = self.backbone_config
         if isinstance(backbone, PreTrainedConfig):

@@ -10,6 +10,7 @@ between the embedded input and the last hidden state, starts and dropout include
 
 import inspect
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -133,6 +134,14 @@ class WrappedPreTrainedModel(LongSequencePreTrainedModel):
         base.load_backbone(name_or_path, hub_options or {})
         return model
 
+    @classmethod
+    def is_custom_code(cls) -> bool:
+        """No, to transformers: of code it does not know it skips the start of every module without own parameters.
+
+        The wrapped model may be one whose modules start the layers inside them, as in Mamba and ModernBERT.
+        """
+        return False
+
     def ssm_parameter_names(self) -> list[str]:
         """Names of the backbone's parameters that `ssm_parameter_patterns` finds."""
         patterns = self.config.ssm_parameter_patterns
@@ -179,6 +188,17 @@ class WrappedModel(WrappedPreTrainedModel, LongSequenceModel):
                 f"comes after them, and do {seen}depend on it; set bidirectional={not bidirectional}, or wrap another "
                 "model."
             )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "WrappedModel":
+        """Cast and move as always, but keep state-space parameters in float32 in a model of half precision."""
+        names = set(self.ssm_parameter_names())
+        ssm = [parameter for name, parameter in self.named_parameters() if name in names]
+        before = [parameter.data for parameter in ssm]
+        super()._apply(fn, recurse)
+        for parameter, data in zip(ssm, before, strict=True):
+            if parameter.dtype in (torch.float16, torch.bfloat16):
+                parameter.data = data.to(parameter.device, torch.float32)
+        return self
 
     def load_backbone(self, name_or_path: str, hub_options: dict[str, Any]) -> None:
         """Copy the weights of a checkpoint into the backbone.
