@@ -14,6 +14,7 @@ from transformers import (
 
 from .configuration_common import HEADS, LongSequenceConfig, unknown_fields
 from .configuration_lru import LRUConfig
+from .configuration_mega import MegaConfig
 from .configuration_s4d import S4DConfig
 from .configuration_s5 import S5Config
 from .configuration_transformer import TransformerConfig
@@ -28,6 +29,7 @@ FAMILIES: dict[str, type[LongSequenceConfig]] = {
     "wrapped": WrappedConfig,
     "s5": S5Config,
     "lru": LRUConfig,
+    "mega": MegaConfig,
 }
 
 AUTO_CLASSES = {
@@ -64,6 +66,7 @@ __all__ = [
     "LongSequenceConfig",
     "LongSequenceFeatureExtractor",
     "LongSequencePreTrainedModel",
+    "MegaConfig",
     "S4DConfig",
     "S5Config",
     "TransformerConfig",

@@ -24,6 +24,7 @@ TINY: dict[str, Any] = {
     "s4d": {"d_state": 8},
     "s5": {"d_state": 16, "num_hippo_blocks": 2},
     "lru": {"d_state": 8},
+    "mega": {"query_key_size": 8, "value_size": 24, "intermediate_size": 24, "d_state": 4},
     "wrapped": {"backbone_config": {"model_type": "gpt_neox", "num_attention_heads": 2} | SMALL_BACKBONE},
 }
 
@@ -34,6 +35,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "s5-bilinear": ("s5", {"discretization": "bilinear", "clip_eigs": True, "activation": "half_glu2"}, "both"),
     "s5-all-states": ("s5", {"conj_sym": False, "c_init": "lecun_normal", "activation": "full_glu"}, "both"),
     "lru-ring": ("lru", {"r_min": 0.9, "r_max": 0.999, "max_phase": 0.314}, "both"),
+    "mega-simple": ("mega", {"position_bias": "simple", "max_position_embeddings": 64, "ema_truncation": 9}, "both"),
+    "mega-laplace": ("mega", {"attention_activation": "laplace"}, "both"),
+    "mega-chunk": ("mega", {"chunk_size": 4, "position_bias": "simple"}, "both"),
+    "mega-chunk-laplace": ("mega", {"chunk_size": 4, "attention_activation": "laplace"}, "both"),
     "wrapped-bert": (
         "wrapped",
         {
@@ -62,6 +67,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
 # (check, family or variant) -> part of the sentence by which it refuses the check; else nothing is left out.
 REFUSED: dict[tuple[str, str], str] = {
     ("step", "transformer"): "attention keeps the whole past",
+    ("step", "mega"): "its attention reads earlier keys and values, which it does not keep",
+    ("step", "mega-simple"): "its attention reads earlier keys and values, which it does not keep",
+    ("step", "mega-laplace"): "its attention reads earlier keys and values, which it does not keep",
+    ("step", "mega-chunk"): "its attention reads earlier keys and values, which it does not keep",
+    ("step", "mega-chunk-laplace"): "its attention reads earlier keys and values, which it does not keep",
     ("step-float64", "wrapped-mamba"): "the state of mamba is kept in float32 and the model is in float64",
     ("bidirectional", "wrapped-mamba"): "mamba looks only back and cannot look both ways",
     # transformers' plain scan is a Python loop over the positions.

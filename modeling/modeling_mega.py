@@ -1,0 +1,331 @@
+"""Mega: moving averages of the input drive a gate and a single attention head, over the sequence or within chunks.
+
+Paper: Ma et al. 2023, "Mega: Moving Average Equipped Gated Attention", arXiv 2209.10655.
+Code: https://github.com/facebookresearch/mega
+Differences: linear layers start uniform by fan-in, as in all families here, where the public code draws N(0, 0.02^2);
+the moving averages have the optimiser settings of state space models; the kernel of the averages is full by default,
+where the settings for the Long Range Arena cut it (`ema_truncation`); ScaleNorm and the weights relu^2 are left out.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedConfig
+from transformers import initialization as init
+from transformers.utils.output_capturing import OutputRecorder
+
+from .blocks import Mixer, Packing, ResidualBlock, SequenceDropout
+from .configuration_mega import MegaConfig
+from .modeling_common import (
+    LongSequenceForCausalLM,
+    LongSequenceForMaskedLM,
+    LongSequenceForReconstruction,
+    LongSequenceForSequenceClassification,
+    LongSequenceModel,
+    LongSequencePreTrainedModel,
+)
+from .ops_conv import long_conv
+from .ops_ema import ema_kernel
+from .positions import rotary_table
+
+# With these, value and slope are those of the squared ReLU where that is 1/2.
+LAPLACE_MEAN = math.sqrt(1 / 2)
+LAPLACE_STD = math.sqrt(1 / (4 * math.pi))
+
+
+def laplace(scores: Tensor) -> Tensor:
+    """Weights in (0, 1) of scores, each by itself: the distribution function of a normal variable.
+
+    Source: arXiv 2209.10655.
+    """
+    return 0.5 * (1 + torch.erf((scores - LAPLACE_MEAN) / (LAPLACE_STD * math.sqrt(2))))
+
+
+def offset_matrix(table: Tensor) -> Tensor:
+    """Entry (i, j) of (C, C) is the value of offset j - i in a table (2 C - 1,) of offsets -(C - 1) .. C - 1."""
+    size = (table.shape[0] + 1) // 2
+    # Windows of a table have a cheap gradient, an index would have a slow one.
+    return table.unfold(0, size, 1).flip(0)
+
+
+def chunk_layout(length: int, chunk_size: int | None) -> tuple[int, int]:
+    """Number of chunks and their size; together they may be longer than the sequence."""
+    if chunk_size is None:
+        return 1, length
+    if not torch.compiler.is_compiling():
+        chunk_size = min(chunk_size, length)
+    return (length + chunk_size - 1) // chunk_size, chunk_size
+
+
+class GatedAttention(nn.Module):
+    """One head of attention within chunks; a module of its own so that its weights can be recorded.
+
+    C is the size of a chunk and K the number of chunks, 1 for attention over the whole sequence.
+    """
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__()
+        self.is_softmax = config.attention_activation == "softmax"
+        self.is_simple = config.position_bias == "simple"
+        self.dropout = config.attention_dropout
+        if self.is_simple:
+            reach = config.max_position_embeddings if config.chunk_size is None else config.chunk_size
+            self.offset_bias = nn.Parameter(torch.empty(2 * reach - 1))
+        else:
+            self.rotary_query = nn.Parameter(torch.empty(config.query_key_size))
+            self.rotary_key = nn.Parameter(torch.empty(config.query_key_size))
+
+    def init_weights(self) -> None:
+        for parameter in self.parameters():
+            init.normal_(parameter, std=0.02)
+
+    def position_bias(self, size: int, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
+        """What is added to the scores, (C, C)."""
+        if rotary is None:
+            # Zeros beyond the largest offset of the table: only pads stand there.
+            extra = size - (self.offset_bias.shape[0] + 1) // 2
+            return offset_matrix(F.pad(self.offset_bias, (extra, extra)))
+        # R(a, i) . R(c, j) is Re a conj(c) exp(sqrt(-1) (i - j) rate), for the pairs of channels as complex numbers.
+        (a, b), (c, d) = self.rotary_query.chunk(2), self.rotary_key.chunk(2)
+        cosine, sine = (part[:, : a.shape[0]].to(a.dtype) for part in rotary)  # (C, pairs)
+        even, odd = cosine @ (a * c + b * d), sine @ (b * c - a * d)  # (C,)
+        earlier, later = even - odd, even + odd
+        return offset_matrix(torch.cat([earlier[1:].flip(0), later]))
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        allowed: Tensor | None,
+        rotary: tuple[Tensor, Tensor] | None,
+        return_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend.
+
+        Args:
+            query, key: (B, K, C, Z).
+            value: (B, K, C, E).
+            allowed: Keys that a query may see, bool, of shape (B or 1, K, C or 1, C); None is all of them.
+            rotary: Cosines and sines (C, Z), None for learned offsets.
+            return_weights: Whether to return the weights too.
+
+        Returns:
+            (B, K, C, E), and the weights (B, 1, K C, K C) or None.
+        """
+        size = query.shape[2]
+        if self.is_softmax:
+            query = query * query.shape[-1] ** -0.5
+        scores = torch.matmul(query, key.transpose(2, 3))  # (B, K, C, C)
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        bias = self.position_bias(size, rotary).to(scores.dtype)
+        if self.is_softmax:
+            scores = scores + bias
+            if allowed is not None:
+                # Not -inf: a pad may see no key at all, and has to stay finite.
+                scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+            weights = scores.softmax(-1)
+        elif allowed is None:
+            weights = laplace(scores / size + bias)
+        else:
+            # The number of keys that count: neither pads nor, in a causal model, what comes after.
+            count = allowed.sum(-1, keepdim=True).clamp(min=1)
+            weights = laplace(scores / count + bias).masked_fill(~allowed, 0.0)
+        weights = F.dropout(weights.to(value.dtype), self.dropout, self.training)
+        mixed = torch.matmul(weights, value)
+        if not return_weights:
+            return mixed, None
+        # Chunks on the diagonal of (K C, K C).
+        square = torch.diag_embed(weights.permute(0, 2, 3, 1)).permute(0, 3, 1, 4, 2)  # (B, K, C, K, C)
+        return mixed, square.flatten(3, 4).flatten(1, 2)[:, None]
+
+
+class MegaMixer(Mixer):
+    """x + u * (h - x): a gate u chooses between the stream x and the candidate h that attention has made.
+
+    Everything but the values comes of the moving averages of the normed input: the gate, the shared queries and keys,
+    the reset gate on what was attended to, and a part of the candidate.
+    """
+
+    ssm_parameters = ("ema_delta", "ema_alpha", "ema_beta", "ema_gamma")
+    has_feed_forward = True
+    is_gated_residual = True
+    no_step_reason = "its attention reads earlier keys and values, which it does not keep"
+
+    def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
+        super().__init__()
+        hidden, keys, values = config.hidden_size, config.query_key_size, config.value_size
+        self.sizes = (hidden, keys, values)
+        self.chunk_size = config.chunk_size
+        self.truncation = config.ema_truncation
+        directions = 2 if config.bidirectional else 1
+        for name in self.ssm_parameters:
+            setattr(self, name, nn.Parameter(torch.empty(directions, hidden, config.d_state)))
+        self.ema_skip = nn.Parameter(torch.empty(hidden))
+        self.query_key_scale = nn.Parameter(torch.empty(2, keys))
+        self.query_key_shift = nn.Parameter(torch.empty(2, keys))
+        self.dropout = SequenceDropout(config.hidden_dropout_prob, config.tie_dropout)
+        self.value_linear = nn.Linear(hidden, values)
+        self.average_linear = nn.Linear(hidden, 2 * hidden + keys + values)
+        self.mixed_linear = nn.Linear(values, hidden)
+        self.attention = GatedAttention(config)
+
+    def init_weights(self) -> None:
+        init.normal_(self.ema_delta, std=0.2)
+        init.normal_(self.ema_alpha, std=0.2)
+        # Signs in turns, so that the averages of a feature differ from the start.
+        signs = torch.ones(self.ema_beta.shape[-1])
+        signs[1::2] = -1.0
+        init.copy_(self.ema_beta, signs + 0.02 * torch.randn(self.ema_beta.shape))
+        init.normal_(self.ema_gamma)
+        init.normal_(self.ema_skip)
+        init.normal_(self.query_key_scale, std=0.02)
+        init.zeros_(self.query_key_shift)
+
+    @staticmethod
+    def prepare_inputs(
+        config: PreTrainedConfig,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None,
+        packing: Packing | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        length, device = hidden_states.shape[1], hidden_states.device
+        check_reach(config, length, attention_mask)
+        num, size = chunk_layout(length, config.chunk_size)
+        is_cut = config.chunk_size is not None and (torch.compiler.is_compiling() or num * size != length)
+        allowed = attention_mask
+        if is_cut and allowed is None:
+            allowed = torch.ones(1, length, dtype=torch.bool, device=device)
+        if allowed is not None:
+            allowed = F.pad(allowed, (0, num * size - length)) if is_cut else allowed
+            allowed = allowed.unflatten(1, (num, size))[:, :, None]
+        if not config.bidirectional:
+            causal = torch.ones(size, size, dtype=torch.bool, device=device).tril()
+            allowed = causal if allowed is None else allowed & causal
+        wanted = kwargs.get("output_attentions", config.output_attentions)
+        rotary = None
+        if config.position_bias == "rotary":
+            rotary = rotary_table(size, config.query_key_size, 10000.0, device)
+        return {
+            "allowed": allowed,
+            "rotary": rotary,
+            "return_weights": bool(wanted),
+        }
+
+    def moving_average(self, x: Tensor) -> Tensor:
+        """The averages of both directions, which both count the position itself, plus its own share; (B, L, H)."""
+        length = x.shape[1]
+        # The lag 0 of the second direction goes to the skip, and what is left of it is strictly anti-causal.
+        kernels = ema_kernel(self.ema_delta, self.ema_alpha, self.ema_beta, self.ema_gamma, length + 1, self.truncation)
+        if kernels.shape[0] == 1:
+            return long_conv(x, kernels[0], skip=self.ema_skip)
+        return long_conv(x, kernels[0], kernels[1, :, 1:], skip=self.ema_skip + kernels[1, :, 0])
+
+    def split(self, x: Tensor) -> Tensor:
+        """(B, L, ...) to chunks (B, K, C, ...), the last one filled up with zeros."""
+        num, size = chunk_layout(x.shape[1], self.chunk_size)
+        if self.chunk_size is not None:
+            x = F.pad(x, (0, 0, 0, num * size - x.shape[1]))
+        return x.unflatten(1, (num, size))
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        residual: Tensor | None = None,
+        allowed: Tensor | None = None,
+        rotary: tuple[Tensor, Tensor] | None = None,
+        return_weights: bool = False,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Mix positions, (B, L, H) in and out.
+
+        Args:
+            hidden_states: The normed stream; see `Mixer`.
+            attention_mask: See `Mixer`.
+            residual: The stream itself.
+            allowed, rotary, return_weights: See `GatedAttention`; made by `prepare_inputs`.
+        """
+        x = hidden_states
+        if attention_mask is not None:
+            x = x.masked_fill(~attention_mask[..., None], 0.0)
+        length = x.shape[1]
+        hidden, keys, values = self.sizes
+        average = self.dropout(F.silu(self.moving_average(x)))
+        gate, shared, candidate = self.average_linear(average).split([hidden, keys + values, hidden], dim=-1)
+        shared, reset = F.silu(shared).split([keys, values], dim=-1)
+        query, key = (shared[..., None, :] * self.query_key_scale + self.query_key_shift).unbind(-2)
+        value = F.silu(self.value_linear(x))
+        chunks = (self.split(part) for part in (query, key, value))
+        mixed, _ = self.attention(*chunks, allowed, rotary, return_weights)
+        mixed = mixed.flatten(1, 2)[:, :length]  # (B, L, E)
+        candidate = F.silu(candidate + self.mixed_linear(mixed * reset))
+        return residual + gate.sigmoid() * (self.dropout(candidate) - residual)
+
+
+def check_reach(config: PreTrainedConfig, length: int, attention_mask: Tensor | None) -> None:
+    """Raise if a sequence, padding not counted, has offsets that were not learned."""
+    limit = config.max_position_embeddings
+    if limit is None or length <= limit:
+        return
+    if attention_mask is not None:
+        length = int(attention_mask.sum(-1).max())
+    if length > limit:
+        raise ValueError(
+            f"A sequence has {length} positions, but offsets are learned for max_position_embeddings={limit}; shorten "
+            'the sequences, or build the model with a larger value, with chunk_size, or with position_bias="rotary".'
+        )
+
+
+class MegaPreTrainedModel(LongSequencePreTrainedModel):
+    config: MegaConfig
+    mixer_class = MegaMixer
+    _can_record_outputs = {
+        "hidden_states": ResidualBlock,
+        "attentions": OutputRecorder(GatedAttention, index=1),
+    }
+
+
+class MegaModel(MegaPreTrainedModel, LongSequenceModel):
+    pass
+
+
+MegaPreTrainedModel.model_class = MegaModel
+
+
+class MegaForMaskedLM(MegaPreTrainedModel, LongSequenceForMaskedLM):
+    pass
+
+
+class MegaForCausalLM(MegaPreTrainedModel, LongSequenceForCausalLM):
+    pass
+
+
+class MegaForReconstruction(MegaPreTrainedModel, LongSequenceForReconstruction):
+    pass
+
+
+class MegaForSequenceClassification(MegaPreTrainedModel, LongSequenceForSequenceClassification):
+    pass
+
+
+MegaModel.register_for_auto_class("AutoModel")
+MegaForMaskedLM.register_for_auto_class("AutoModelForMaskedLM")
+MegaForCausalLM.register_for_auto_class("AutoModelForCausalLM")
+MegaForReconstruction.register_for_auto_class("AutoModelForPreTraining")
+MegaForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
+
+__all__ = [
+    "GatedAttention",
+    "MegaForCausalLM",
+    "MegaForMaskedLM",
+    "MegaForReconstruction",
+    "MegaForSequenceClassification",
+    "MegaMixer",
+    "MegaModel",
+    "MegaPreTrainedModel",
+]
