@@ -3,8 +3,9 @@
 Paper: Gu et al. 2022, "On the Parameterization and Initialization of Diagonal State Space Models", arXiv 2206.11893.
 Code: https://github.com/state-spaces/s4
 Differences: complex parameters are stored as real pairs, and kernels are computed with float64 powers by a two-level
-product (see ops_ssm). As published, B starts at one for both starts of A, and the second direction of a bidirectional
-model has its own C and shares dt, A and B.
+product (see ops_ssm). As published, B starts at one for all starts of A, and the second direction of a bidirectional
+model has its own C and shares dt, A and B. S4D-Real has d_state real states, where the public code has half as many,
+counted twice.
 """
 
 import math
@@ -15,7 +16,7 @@ from transformers import PreTrainedConfig
 from transformers import initialization as init
 
 from .configuration_s4d import S4DConfig
-from .convolution_mixer import ConvolutionMixer
+from .diagonal_mixer import DiagonalMixer
 from .modeling_common import (
     LongSequenceForCausalLM,
     LongSequenceForMaskedLM,
@@ -24,53 +25,73 @@ from .modeling_common import (
     LongSequenceModel,
     LongSequencePreTrainedModel,
 )
-from .ops_hippo import s4d_legs, s4d_lin
-from .ops_ssm import diagonal_kernel
+from .ops_hippo import hippo_legs_normal, s4d_inv, s4d_legs, s4d_lin, s4d_real
+from .ops_ssm import diagonal_system
+
+COMPLEX_STARTS = {"lin": s4d_lin, "inv": s4d_inv, "legs": s4d_legs}
 
 
-class S4DMixer(ConvolutionMixer):
+class S4DMixer(DiagonalMixer):
     """Convolution with the impulse response of a diagonal SSM; (B, L, H) in and out."""
 
     ssm_parameters = ("log_dt", "log_A_real", "A_imag", "B")
 
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
         super().__init__(config, layer_idx)
-        hidden, pairs = config.hidden_size, config.d_state // 2
+        self.is_real = config.ssm_init == "real"
+        hidden, states = config.hidden_size, config.d_state if self.is_real else config.d_state // 2
         copies = hidden if config.n_ssm is None else config.n_ssm
+        part = () if self.is_real else (2,)
         self.discretization = config.discretization
-        self.ssm_init = config.ssm_init
+        self.ssm_init, self.b_init = config.ssm_init, config.b_init
         self.log_dt_range = (math.log(config.dt_min), math.log(config.dt_max))
-        self.log_dt = nn.Parameter(torch.empty(hidden))
-        self.log_A_real = nn.Parameter(torch.empty(copies, pairs))
-        self.A_imag = nn.Parameter(torch.empty(copies, pairs))
+        self.log_dt = nn.Parameter(torch.empty(hidden, states) if config.dt_per_state else torch.empty(hidden))
+        self.log_A_real = nn.Parameter(torch.empty(copies, states))
+        if not self.is_real:
+            self.A_imag = nn.Parameter(torch.empty(copies, states))
         if config.train_B:
-            self.B = nn.Parameter(torch.empty(copies, pairs, 2))
+            self.B = nn.Parameter(torch.empty(copies, states, *part))
         else:
             # A buffer of the same name: `requires_grad=False` would be lost in `from_pretrained`.
-            self.register_buffer("B", torch.empty(copies, pairs, 2))
-        self.C = nn.Parameter(torch.empty(self.num_directions, hidden, pairs, 2))
+            self.register_buffer("B", torch.empty(copies, states, *part))
+        self.C = nn.Parameter(torch.empty(self.num_directions, hidden, states, *part))
 
     def init_weights(self) -> None:
-        A = (s4d_legs if self.ssm_init == "legs" else s4d_lin)(2 * self.A_imag.shape[1])
-        init.copy_(self.log_A_real, torch.log(-A[:, 0]).expand_as(self.log_A_real))
-        init.copy_(self.A_imag, A[:, 1].expand_as(self.A_imag))
-        init.uniform_(self.log_dt, *self.log_dt_range)
-        init.copy_(self.B, torch.tensor([1.0, 0.0]).expand_as(self.B))
-        # A complex normal with E |C|^2 = 1.
-        init.normal_(self.C, std=math.sqrt(0.5))
+        states = self.log_A_real.shape[1]
+        if self.ssm_init == "random":
+            for parameter in (self.log_dt, self.log_A_real, self.A_imag, self.B, self.C):
+                init.normal_(parameter, std=0.1)
+        elif self.is_real:
+            init.copy_(self.log_A_real, torch.log(-s4d_real(states)).expand_as(self.log_A_real))
+            init.uniform_(self.log_dt, *self.log_dt_range)
+            init.ones_(self.B)
+            init.normal_(self.C)
+        else:
+            A = COMPLEX_STARTS[self.ssm_init](2 * states)
+            init.copy_(self.log_A_real, torch.log(-A[:, 0]).expand_as(self.log_A_real))
+            init.copy_(self.A_imag, A[:, 1].expand_as(self.A_imag))
+            init.uniform_(self.log_dt, *self.log_dt_range)
+            init.copy_(self.B, self.start_of_B(states).expand_as(self.B))
+            # A complex normal with E |C|^2 = 1.
+            init.normal_(self.C, std=math.sqrt(0.5))
         super().init_weights()
 
-    def kernel(self, length: int) -> Tensor:
-        """Kernels (directions, H, L) in float32; the second direction is strictly anti-causal."""
+    def start_of_B(self, states: int) -> Tensor:
+        if self.b_init == "ones":
+            return torch.tensor([1.0, 0.0])
+        B = hippo_legs_normal(2 * states)[1]
+        return B / 2 if self.b_init == "hippo_half" else B
+
+    def system(self) -> tuple[Tensor, Tensor]:
         # exp in float64: a rounded step or decay would shift the phase of late kernel values.
-        return diagonal_kernel(
+        return diagonal_system(
             dt=self.log_dt.double().exp(),
             A_real=-self.log_A_real.double().exp(),
-            A_imag=self.A_imag,
+            A_imag=None if self.is_real else self.A_imag,
             B=self.B,
             C=self.C,
-            length=length,
             discretization=self.discretization,
+            factor=1 if self.is_real else 2,
         )
 
 

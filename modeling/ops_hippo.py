@@ -229,3 +229,34 @@ def s4d_lin(d_state: int) -> Tensor:
     pairs = _num_pairs(d_state)
     frequency = torch.pi * torch.arange(pairs, dtype=torch.float64)
     return torch.stack([torch.full_like(frequency, -0.5), frequency], dim=-1)
+
+
+def s4d_inv(d_state: int) -> Tensor:
+    """Eigenvalues of S4D-Inv, A_n = -1/2 + i (N / pi) (N / (2 n + 1) - 1) for n = 0, ..., M - 1.
+
+    Args:
+        d_state: Number of real states N, even.
+
+    Returns:
+        Eigenvalues (M, 2), imaginary parts decreasing.
+
+    Source: arXiv 2206.11893.
+    """
+    pairs = _num_pairs(d_state)
+    n = torch.arange(pairs, dtype=torch.float64)
+    frequency = d_state / torch.pi * (d_state / (2 * n + 1) - 1)
+    return torch.stack([torch.full_like(frequency, -0.5), frequency], dim=-1)
+
+
+def s4d_real(d_state: int) -> Tensor:
+    """Eigenvalues of S4D-Real, A_n = -(n + 1) for n = 0, ..., N - 1.
+
+    Args:
+        d_state: Number of real states N, any positive number.
+
+    Returns:
+        Eigenvalues (N,), real.
+
+    Source: arXiv 2206.11893.
+    """
+    return -torch.arange(1, d_state + 1, dtype=torch.float64)

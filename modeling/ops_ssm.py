@@ -1,12 +1,14 @@
 """Diagonal state space models: discretisation and long convolution kernels.
 
-Legend: H hidden, M stored conjugate pairs (N = 2 M real states), S independent copies of (A, B), R directions,
-L length, Q steps in a block, I blocks, Q * I >= L.
+Legend: H hidden, M stored states of a feature, S independent copies of (A, B), R directions, L length, Q steps in a
+block, I blocks, Q * I >= L; G groups of rows with eigenvalues of their own (H, or 1 if all features share them).
 
-One feature follows x' = A x + B u, y = 2 Re(C x) with M complex states; the conjugate half is the factor 2. Sampled
-with step dt it is x_t = z x_{t-1} + gain B u_t, z = exp(log_z); the kernel is K_l = 2 Re sum_n C_n gain_n B_n z_n^l.
-Complex numbers come in and go out as real pairs (..., 2) or as two tensors. The small algebra and the grids of powers
-are float64 whatever the inputs are: the phase l Im(log_z) reaches 1e5 and would magnify a float32 rounding of log_z.
+One feature follows x' = A x + B u, y = factor Re(C x). Where the M complex states stand for N = 2 M real ones, the
+conjugate half is the factor 2; it is 1 where they stand for themselves, and where all is real. Sampled with step dt it
+is x_t = z x_{t-1} + gain B u_t, z = exp(log_z); the kernel is K_l = Re sum_n W_n z_n^l with W = factor C gain B.
+Parameters come in as real pairs (..., 2) or as two tensors; log_z and W are complex tensors, or real for real states.
+The small algebra and the grids of powers are float64 whatever the parameters are: the phase l Im(log_z) reaches 1e5 and
+would magnify a float32 rounding of log_z.
 
 Source: Gu et al. 2022, "On the Parameterization and Initialization of Diagonal State Space Models", arXiv 2206.11893.
 The two-level form of the kernel and its hand-written backward are ours.
@@ -25,7 +27,7 @@ _Rule = Callable[[Tensor], tuple[Tensor, Tensor | None, Tensor, Tensor]]
 
 def _zoh_rule(x: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
     """log z = x and phi = phi_1(x) = (exp(x) - 1) / x, value and slope without cancellation at and around 0."""
-    small = x.abs() < (1e-4 if x.dtype == torch.complex128 else 1e-2)
+    small = x.abs() < (1e-4 if x.dtype in (torch.complex128, torch.float64) else 1e-2)
     # The unused branch must stay finite, so its denominator is replaced before the division.
     divisor = torch.where(small, 1.0, x)
     far = (torch.expm1(x) / divisor - 1) / divisor
@@ -39,10 +41,17 @@ def _zoh_rule(x: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
 def _bilinear_rule(x: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
     """log z = log((1 + x/2) / (1 - x/2)) and phi = 1 / (1 - x/2); log1p and atan2 keep slow decays exact."""
     r, s = x.real, x.imag
-    modulus = torch.log1p(2 * r / ((1 - r / 2).square() + s.square() / 4)) / 2
+    numerator = 1 + x / 2
+    # z = 0 at x = -2, whose logarithm has to stay finite.
+    numerator = torch.where(numerator == 0, torch.finfo(r.dtype).tiny, numerator)
+    squared = (1 - r / 2).square() + s.square() / 4  # |1 - x/2|^2
+    # Near that point the numerator keeps digits that log1p has not.
+    is_near = numerator.abs() < 0.5
+    near = torch.log(torch.where(is_near, numerator, 1.0).abs()) - torch.log(squared) / 2
+    modulus = torch.where(is_near, near, torch.log1p(torch.where(is_near, 0.0, 2 * r / squared)) / 2)
     angle = torch.atan2(s, 1 - (r.square() + s.square()) / 4)
     phi = 1 / (1 - x / 2)
-    return torch.complex(modulus, angle), phi / (1 + x / 2), phi, phi.square() / 2
+    return torch.complex(modulus, angle), phi / numerator, phi, phi.square() / 2
 
 
 _RULES: dict[str, _Rule] = {"zoh": _zoh_rule, "bilinear": _bilinear_rule}
@@ -93,16 +102,6 @@ def discretize(A: Tensor, dt: Tensor, discretization: str) -> tuple[Tensor, Tens
     return torch.view_as_real(log_z), torch.view_as_real(dt[:, None] * phi)
 
 
-def discretize_zoh(A: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Zero-order hold, z = exp(dt A) and gain = (z - 1) / A, exact at A = 0; see `discretize`."""
-    return discretize(A, dt, "zoh")
-
-
-def discretize_bilinear(A: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Bilinear rule, z = (1 + dt A / 2) / (1 - dt A / 2) and gain = dt / (1 - dt A / 2); see `discretize`."""
-    return discretize(A, dt, "bilinear")
-
-
 def full_precision_matmul(device: torch.device) -> bool:
     """Whether a float32 matmul keeps all its digits: TF32 on CUDA and bfloat16 on CPUs, where allowed, leave 3 of 7."""
     backend: Any = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
@@ -132,128 +131,327 @@ def _complex(pairs: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.view_as_complex(pairs.to(dtype).contiguous())
 
 
-def _pairs(conjugate: Tensor) -> Tensor:
-    return torch.view_as_real(conjugate.conj_physical())
+def _conj(x: Tensor) -> Tensor:
+    return x.conj_physical() if x.is_complex() else x
 
 
-class _DiagonalKernel(torch.autograd.Function):
-    """K[h, r, l] = Re sum_n W[h, r, n] z[h, n]^l with W = 2 C gain B, by one batched real matmul of two short grids.
+def _reals(x: Tensor) -> Tensor:
+    """(..., M) complex to (..., 2 M) reals, real and imaginary part by turns; a real tensor as it is."""
+    return torch.view_as_real(x).flatten(-2) if x.is_complex() else x
 
-    With l = i Q + j the sum is (W z^{iQ}) . z^j: M (Q + I) exponentials for each feature in place of M L, and the
-    backward keeps only the two grids. It is written by hand since the many small steps of autograd would cost more than
-    the maths.
+
+def _narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """A complex or real tensor with parts of `dtype`."""
+    return x.to(dtype.to_complex() if x.is_complex() else dtype)
+
+
+class _System(torch.autograd.Function):
+    """log z (H, M) and W (H, R, M) of a sampled system, differentiated by the rule's own slopes.
+
+    Written by hand since the many small steps of autograd would cost more than the maths. On the way back d_* is the
+    derivative of the loss along a variable, so that a chain is a plain product; the gradient is its conjugate.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, dt: Tensor, A_real: Tensor, A_imag: Tensor, B: Tensor, C: Tensor, length: int, discretization: str
-    ) -> Tensor:
-        directions, hidden, pairs, _ = C.shape
-        copies = A_real.shape[0]
-        grid = _grid_dtype(C.device)
-        dtype = torch.float64 if C.dtype == torch.float64 else torch.float32
-        ctx.dtypes = (dt.dtype, A_real.dtype, A_imag.dtype, B.dtype, C.dtype)
-        dt = dt.to(grid)[:, None]
-        A, B = torch.complex(A_real.to(grid), A_imag.to(grid)), _complex(B, grid)
+        ctx: Any, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, discretization: str, factor: float
+    ) -> tuple[Tensor, Tensor]:
+        is_tied = dt.dim() == 1
+        hidden, copies = C.shape[0], A.shape[0]
+        ctx.is_tied, ctx.copies, ctx.factor = is_tied, copies, factor
+        dt = dt[:, None] if is_tied else dt
         if copies != hidden:
             A, B = A.repeat(hidden // copies, 1), B.repeat(hidden // copies, 1)
-        C = _complex(C.transpose(0, 1), grid)  # (H, R, M)
         log_z, slope, phi, phi_slope = _get_rule(discretization)(dt * A)
         gain = dt * phi
-        drive = 2 * gain * B
-        weight = C * drive[:, None]  # (H, R, M)
+        drive = factor * gain * B
+        ctx.save_for_backward(dt, A, B, C, slope, phi, phi_slope, gain, drive)
+        return log_z, C * drive[:, None]
 
-        block = 1 << ((length - 1).bit_length() + 1) // 2  # Q
-        num_blocks = -(-length // block)  # I
-        small_steps = torch.arange(block, device=C.device, dtype=grid)
-        giant_steps = torch.arange(0, num_blocks * block, block, device=C.device, dtype=grid)
-        steps = torch.cat([small_steps, giant_steps])[:, None]
-        # One product for each part: exp, cos and sin are several times faster on contiguous memory.
-        modulus = torch.exp(log_z.real[:, None] * steps)  # (H, Q + I, M)
-        angle = log_z.imag[:, None] * steps
-        powers = modulus.new_empty(*modulus.shape, 2)
-        torch.mul(modulus, torch.cos(angle), out=powers[..., 0])
-        torch.mul(modulus, torch.sin(angle), out=powers[..., 1])
-        small, giant = powers.split([block, num_blocks], dim=1)
-        # Re(x y) is the dot product of the real pairs of conj(x) and y.
-        left = weight[:, :, None] * torch.view_as_complex(giant)[:, None]  # (H, R, I, M)
-        left = _pairs(left).to(dtype).view(hidden, directions * num_blocks, 2 * pairs)
-        small, giant = small.to(dtype).view(hidden, block, 2 * pairs), giant.to(dtype)
-        kernel = batched_matmul(left, small.transpose(1, 2))  # (H, R I, Q)
-        ctx.copies = copies
-        ctx.save_for_backward(dt, A, B, C, slope, phi, phi_slope, gain, drive, weight, small, giant)
-        return kernel.view(hidden, directions, num_blocks * block)[..., :length]
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_log_z: Tensor, d_weight: Tensor) -> tuple[Tensor | None, ...]:
+        dt, A, B, C, slope, phi, phi_slope, gain, drive = ctx.saved_tensors
+        d_log_z, d_weight = _conj(d_log_z), _conj(d_weight)
+        d_drive = (d_weight * C).sum(1)
+        d_gain = ctx.factor * d_drive * B
+        d_x = dt * d_gain * phi_slope + (d_log_z if slope is None else d_log_z * slope)
+        d_dt = d_gain * phi + d_x * A
+        d_dt = (d_dt.sum(1) if ctx.is_tied else d_dt).real
+        d_A, d_B, d_C = d_x * dt, ctx.factor * d_drive * gain, d_weight * drive[:, None]
+        if ctx.copies != len(d_A):
+            d_A = d_A.view(-1, ctx.copies, d_A.shape[1]).sum(0)
+            d_B = d_B.view(-1, ctx.copies, d_B.shape[1]).sum(0)
+        return d_dt, _conj(d_A), _conj(d_B), _conj(d_C), None, None
+
+
+def diagonal_system(
+    dt: Tensor,
+    A_real: Tensor,
+    A_imag: Tensor | None,
+    B: Tensor,
+    C: Tensor,
+    discretization: str = "zoh",
+    factor: int = 2,
+) -> tuple[Tensor, Tensor]:
+    """Sample a diagonal SSM: log z and W of x_t = z x_{t-1} + u_t, y_t = Re(W x_t), in float64.
+
+    Feature h uses copy h mod S of (A, B).
+
+    Args:
+        dt: Step size in units of one sample, (H,), or (H, M) if each state has its own, > 0. Pass float64 if it was
+            computed, so that no digit is lost.
+        A_real: Real part of the continuous eigenvalues, (S, M), <= 0, S divides H; float64 likewise.
+        A_imag: Imaginary part, (S, M), or None for real states.
+        B: Input matrix as real pairs, (S, M, 2); of real states (S, M).
+        C: Output matrix as real pairs, (R, H, M, 2), one for each direction; of real states (R, H, M).
+        discretization: "zoh" or "bilinear".
+        factor: 2 if a state stands for a conjugate pair; 1 if it does not, or is real.
+
+    Returns:
+        log z (H, M), and W (R, H, M), complex; both real for real states under "zoh". "bilinear" can make z negative.
+
+    Raises:
+        ValueError: If `discretization` is unknown.
+
+    Source: arXiv 2206.11893.
+    """
+    grid = _grid_dtype(C.device)
+    rule = _get_rule(discretization)
+    if A_imag is not None:
+        A = torch.complex(A_real.to(grid), A_imag.to(grid))
+        B, C = _complex(B, grid), _complex(C.transpose(0, 1), grid)
+    else:
+        A, B, C = A_real.to(grid), B.to(grid), C.transpose(0, 1).to(grid)
+        if discretization == "bilinear":
+            A, B, C = (x.to(grid.to_complex()) for x in (A, B, C))
+    dt = dt.to(grid)
+    if not torch.compiler.is_compiling():
+        log_z, weight = _System.apply(dt, A, B, C, discretization, factor)
+        return log_z, weight.transpose(0, 1)
+    dt = dt[:, None] if dt.dim() == 1 else dt
+    repeats = (C.shape[0] // A.shape[0], 1)
+    A, B = A.repeat(repeats), B.repeat(repeats)
+    log_z, phi = _Discretize.apply(dt * A, rule)
+    return log_z, (C * (factor * dt * phi * B)[:, None]).transpose(0, 1)
+
+
+def _powers(log_z: Tensor, steps: Tensor) -> Tensor:
+    """z^l for each l in `steps`: log_z (G, M) to (G, l, M), complex or real."""
+    # One product for each part: exp, cos and sin are several times faster on contiguous memory.
+    modulus = torch.exp(log_z.real[:, None] * steps[:, None])
+    if not log_z.is_complex():
+        return modulus
+    angle = log_z.imag[:, None] * steps[:, None]
+    if torch.compiler.is_compiling():
+        return torch.view_as_complex(torch.stack([modulus * torch.cos(angle), modulus * torch.sin(angle)], dim=-1))
+    powers = modulus.new_empty(*modulus.shape, 2)
+    torch.mul(modulus, torch.cos(angle), out=powers[..., 0])
+    torch.mul(modulus, torch.sin(angle), out=powers[..., 1])
+    return torch.view_as_complex(powers)
+
+
+def _grids(log_z: Tensor, block: int, num_blocks: int) -> tuple[Tensor, Tensor]:
+    """Short and long powers, z^j (G, Q, M) and z^{i Q} (G, I, M): z^l is the product of two."""
+    small_steps = torch.arange(block, device=log_z.device, dtype=log_z.real.dtype)
+    giant_steps = torch.arange(num_blocks, device=log_z.device, dtype=log_z.real.dtype) * block
+    small, giant = _powers(log_z, torch.cat([small_steps, giant_steps])).split([block, num_blocks], dim=1)
+    return small, giant
+
+
+def _split_length(length: int, rows: int) -> tuple[int, int]:
+    """Q and I for `rows` kernels of the same powers: where they are many, a row costs more than a power."""
+    block = 1 << ((length - 1).bit_length() + 1 + max(0, (rows - 1).bit_length() - 3)) // 2
+    block = min(block, 1 << (length - 1).bit_length())
+    return block, -(-length // block)
+
+
+def _expand(weight: Tensor, small: Tensor, giant: Tensor, length: int) -> Tensor:
+    """Re sum_n W_n z_n^l by one batched real product: weight (G, R, M), small (G, Q, m), giant (G, I, M)."""
+    groups, rows, _ = weight.shape
+    # Re(x y) is the dot product of the real pairs of conj(x) and y.
+    left = _reals(_conj(weight[:, :, None] * giant[:, None])).to(small.dtype)  # (G, R, I, m)
+    kernel = batched_matmul(left.flatten(1, 2), small.transpose(1, 2))  # (G, R I, Q)
+    return kernel.view(groups, rows, -1)[..., :length]
+
+
+def _moments(x: Tensor, small: Tensor, giant: Tensor) -> Tensor:
+    """sum_l x_l z_n^l for x (G, R, L), small (G, Q, m), giant (G, I, M): (G, R, M)."""
+    groups, rows, length = x.shape
+    block, num_blocks = small.shape[1], giant.shape[1]
+    x = torch.nn.functional.pad(x, (0, num_blocks * block - length))
+    moments = batched_matmul(x.reshape(groups, -1, block), small).view(groups, rows, num_blocks, -1)
+    if giant.is_complex():
+        moments = torch.view_as_complex(moments.unflatten(-1, (-1, 2)))
+    return (moments * giant[:, None]).sum(2)
+
+
+def _weighted_by_lag(x: Tensor) -> Tensor:
+    return x * torch.arange(x.shape[-1], device=x.device, dtype=x.dtype)
+
+
+class _PowerKernel(torch.autograd.Function):
+    """K[g, r, l] = Re sum_n W[g, r, n] z[g, n]^l from two short grids of powers.
+
+    With l = i Q + j the sum is (W z^{iQ}) . z^j: M (Q + I) exponentials for each group in place of M L, and the
+    backward keeps only the two grids.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, log_z: Tensor, weight: Tensor, length: int, dtype: torch.dtype) -> Tensor:
+        small, giant = _grids(log_z, *_split_length(length, weight.shape[1]))
+        small = _reals(small).to(dtype)
+        kernel = _expand(weight, small, giant, length)
+        ctx.save_for_backward(weight, small, _narrow(giant, dtype))
+        return kernel
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        dt, A, B, C, slope, phi, phi_slope, gain, drive, weight, small, giant = ctx.saved_tensors
-        hidden, directions, length = grad.shape
-        block, num_blocks, pairs = small.shape[1], giant.shape[1], giant.shape[2]
+        weight, small, giant = ctx.saved_tensors
+        rows = weight.shape[1]
         # sum_l w_l z^l with w = dK belongs to W, with w = l dK to log z.
-        lags = torch.arange(length, device=grad.device, dtype=grad.dtype)
-        moments = torch.stack([grad, grad * lags], dim=1)  # (H, 2, R, L)
-        if length < num_blocks * block:
-            moments = torch.nn.functional.pad(moments, (0, num_blocks * block - length))
-        moments = batched_matmul(moments.view(hidden, -1, block), small)
-        moments = torch.view_as_complex(moments.view(hidden, 2 * directions, num_blocks, pairs, 2))
-        moments = (moments * torch.view_as_complex(giant)[:, None]).sum(2)  # (H, 2 R, M)
-        d_weight, d_log_z = moments.to(weight.dtype).view(hidden, 2, directions, pairs).unbind(1)
+        moments = _moments(torch.cat([grad, _weighted_by_lag(grad)], dim=1), small, giant).to(weight.dtype)
+        d_weight, d_log_z = moments[:, :rows], moments[:, rows:]
+        return _conj((d_log_z * weight).sum(1)), _conj(d_weight), None, None
 
-        # d_x is the derivative of the loss along x, so a chain is a plain product; the gradient is its conjugate.
-        d_log_z = (d_log_z * weight).sum(1)
-        d_drive = (d_weight * C).sum(1)
-        d_gain = 2 * d_drive * B
-        d_x = dt * d_gain * phi_slope + (d_log_z if slope is None else d_log_z * slope)
-        d_dt = (d_gain * phi + d_x * A).sum(1).real
-        d_A, d_B, d_C = d_x * dt, 2 * d_drive * gain, d_weight * drive[:, None]
-        if ctx.copies != hidden:
-            d_A = d_A.view(-1, ctx.copies, pairs).sum(0)
-            d_B = d_B.view(-1, ctx.copies, pairs).sum(0)
-        grads = (d_dt, d_A.real, -d_A.imag, _pairs(d_B), _pairs(d_C).transpose(0, 1))
-        return *(gradient.to(dtype) for gradient, dtype in zip(grads, ctx.dtypes, strict=True)), None, None
+
+class _PowerSums(torch.autograd.Function):
+    """sum_l x_l z^l, the adjoint of `_PowerKernel`."""
+
+    @staticmethod
+    def forward(ctx: Any, log_z: Tensor, x: Tensor) -> Tensor:
+        small, giant = _grids(log_z, *_split_length(x.shape[2], x.shape[1]))
+        small, giant = _reals(small).to(x.dtype), _narrow(giant, x.dtype)
+        ctx.save_for_backward(x, small, giant)
+        ctx.dtype = log_z.dtype
+        return _moments(x, small, giant)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor]:
+        x, small, giant = ctx.saved_tensors
+        grad_log_z = None
+        if ctx.needs_input_grad[0]:
+            grad_log_z = (_conj(_moments(_weighted_by_lag(x), small, giant)) * grad).sum(1).to(ctx.dtype)
+        return grad_log_z, _expand(_conj(grad), small, giant, x.shape[2])
+
+
+# While a graph is captured the length is a symbol, so the block is fixed.
+_TRACED_BLOCK = 256
+
+
+def _rows(x: Tensor, groups: int) -> Tensor:
+    """(R, H, ...) to (G, rows, ...): the rows that share the powers of a group."""
+    return x.flatten(0, 1)[None] if groups == 1 else x.transpose(0, 1)
+
+
+def _unrows(x: Tensor, count: int, groups: int) -> Tensor:
+    """The inverse of `_rows` for R = `count`."""
+    return x[0].unflatten(0, (count, -1)) if groups == 1 else x.transpose(0, 1)
+
+
+def power_kernel(log_z: Tensor, weight: Tensor, length: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Sums of powers K[r, h, l] = Re sum_n W[r, h, n] z[h, n]^l, l = 0, ..., L - 1.
+
+    Args:
+        log_z: log z, (H, M), or (1, M) if all features share it; float64 or complex128, real part <= 0.
+        weight: W, (R, H, M), of the same dtype.
+        length: L, >= 1.
+        dtype: Of the result and of the product of the two grids of powers, which are made in float64.
+
+    Returns:
+        (R, H, L) in `dtype`.
+    """
+    count, groups = weight.shape[0], log_z.shape[0]
+    weight = _rows(weight, groups)
+    if not torch.compiler.is_compiling():
+        return _unrows(_PowerKernel.apply(log_z, weight, length, dtype), count, groups)
+    small, giant = _grids(log_z, _TRACED_BLOCK, (length + _TRACED_BLOCK - 1) // _TRACED_BLOCK)
+    return _unrows(_expand(weight, _reals(small).to(dtype), giant, length), count, groups)
+
+
+def power_sums(log_z: Tensor, x: Tensor) -> Tensor:
+    """sum_l x[b, h, l] z[h, n]^l, the adjoint of `power_kernel`.
+
+    Args:
+        log_z: log z, (H, M), or (1, M) if all features share it; float64 or complex128, real part <= 0.
+        x: Real numbers (B, H, L), float32 or float64.
+
+    Returns:
+        (B, H, M), real or complex like `log_z`, as exact as `x`.
+    """
+    count, groups = x.shape[0], log_z.shape[0]
+    x = _rows(x, groups)
+    if not torch.compiler.is_compiling():
+        return _unrows(_PowerSums.apply(log_z, x), count, groups)
+    small, giant = _grids(log_z, _TRACED_BLOCK, (x.shape[2] + _TRACED_BLOCK - 1) // _TRACED_BLOCK)
+    return _unrows(_moments(x, _reals(small).to(x.dtype), _narrow(giant, x.dtype)), count, groups)
 
 
 def diagonal_kernel(
-    dt: Tensor, A_real: Tensor, A_imag: Tensor, B: Tensor, C: Tensor, length: int, discretization: str = "zoh"
+    dt: Tensor,
+    A_real: Tensor,
+    A_imag: Tensor | None,
+    B: Tensor,
+    C: Tensor,
+    length: int,
+    discretization: str = "zoh",
+    factor: int = 2,
 ) -> Tensor:
-    """Long convolution kernels K[r, h, l] = 2 Re sum_n C[r, h, n] gain_n B_n z_n^l of a diagonal SSM.
+    """Long convolution kernels K[r, h, l] = factor Re sum_n C[r, h, n] gain_n B_n z_n^l of a diagonal SSM.
 
-    Feature h uses copy h mod S of (A, B). Everything before the last matmul is float64; the matmul is float32, or
-    float64 where `C` is.
+    Everything before the last product is float64; the product is float32, or float64 where `C` is.
 
     Args:
-        dt: Step size in units of one sample, (H,), > 0. Pass float64 if it was computed, so that no digit is lost.
-        A_real: Real part of the continuous eigenvalues, (S, M), <= 0, S divides H; float64 likewise.
-        A_imag: Imaginary part, (S, M).
-        B: Input matrix as real pairs, (S, M, 2).
-        C: Output matrix as real pairs, (R, H, M, 2), one for each direction.
+        dt, A_real, A_imag, B, C, discretization, factor: As in `diagonal_system`.
         length: Number of kernel values L, >= 1.
-        discretization: "zoh" or "bilinear".
 
     Returns:
         Kernels (R, H, L), lag 0 first, float32 (float64 where `C` is float64).
 
     Source: arXiv 2206.11893; the kernel is a Vandermonde product.
     """
-    return _DiagonalKernel.apply(dt, A_real, A_imag, B, C, length, discretization).transpose(0, 1)
+    log_z, weight = diagonal_system(dt, A_real, A_imag, B, C, discretization, factor)
+    dtype = torch.float64 if C.dtype == torch.float64 else torch.float32
+    return power_kernel(log_z, weight, length, dtype)
+
+
+def power_kernel_reference(log_z: Tensor, weight: Tensor, length: int) -> Tensor:
+    """The output of x_t = z x_{t-1}, x_0 = 1, y_t = Re(W x_t), one step at a time; see `power_kernel`."""
+    z, state = torch.exp(log_z), weight
+    outputs = []
+    for _ in range(length):
+        outputs.append(state.sum(-1).real)
+        state = z * state
+    return torch.stack(outputs, dim=-1)
 
 
 def diagonal_kernel_reference(
-    dt: Tensor, A_real: Tensor, A_imag: Tensor, B: Tensor, C: Tensor, length: int, discretization: str = "zoh"
+    dt: Tensor,
+    A_real: Tensor,
+    A_imag: Tensor | None,
+    B: Tensor,
+    C: Tensor,
+    length: int,
+    discretization: str = "zoh",
+    factor: int = 2,
 ) -> Tensor:
-    """The impulse response of x_t = z x_{t-1} + gain B u_t, y_t = 2 Re(C x_t), one step at a time in complex128.
+    """The impulse response of x_t = z x_{t-1} + gain B u_t, y_t = factor Re(C x_t), step by step in complex128.
 
     Args:
-        dt, A_real, A_imag, B, C, length, discretization: As in `diagonal_kernel`, but A = 0 is not allowed.
+        dt, A_real, A_imag, B, C, length, discretization, factor: As in `diagonal_kernel`, but A = 0 is not allowed.
 
     Returns:
         Kernels (R, H, L), float64.
     """
     copy = torch.arange(C.shape[1], device=C.device) % A_real.shape[0]
-    A = torch.complex(A_real.double(), A_imag.double())[copy]
-    B, C = _complex(B, torch.float64)[copy], _complex(C, torch.float64)
-    dt = dt.double()[:, None]
+    if A_imag is None:
+        A, B, C = A_real.to(torch.complex128)[copy], B.to(torch.complex128)[copy], C.to(torch.complex128)
+    else:
+        A = torch.complex(A_real.double(), A_imag.double())[copy]
+        B, C = _complex(B, torch.float64)[copy], _complex(C, torch.float64)
+    dt = dt.double() if dt.dim() == 2 else dt.double()[:, None]
     if discretization == "zoh":
         z = torch.exp(dt * A)
         gain = (z - 1) / A
@@ -263,6 +461,6 @@ def diagonal_kernel_reference(
     state = gain * B
     outputs = []
     for _ in range(length):
-        outputs.append(2 * (C * state).sum(-1).real)
+        outputs.append(factor * (C * state).sum(-1).real)
         state = z * state
     return torch.stack(outputs, dim=-1)

@@ -11,8 +11,6 @@ from neverscratch.modeling.ops_ssm import (
     diagonal_kernel,
     diagonal_kernel_reference,
     discretize,
-    discretize_bilinear,
-    discretize_zoh,
     full_precision_matmul,
 )
 
@@ -143,10 +141,10 @@ def test_zoh_gain_against_its_series() -> None:
     modulus = torch.logspace(-12, 0, 40, dtype=torch.float64)
     for angle in (math.pi / 2, 2.0, 3.0, math.pi):
         A = torch.polar(modulus, torch.full_like(modulus, angle))
-        _, gain = discretize_zoh(torch.view_as_real(A)[:, None], torch.ones(40, dtype=torch.float64))
+        _, gain = discretize(torch.view_as_real(A)[:, None], torch.ones(40, dtype=torch.float64), "zoh")
         series = sum(A**k / float(math.factorial(k + 1)) for k in range(25))
         assert ((torch.view_as_complex(gain)[:, 0] - series).abs() / series.abs()).max() < 1e-14
-    _, gain = discretize_zoh(torch.zeros(1, 1, 2, dtype=torch.float64), torch.full((1,), 0.25, dtype=torch.float64))
+    _, gain = discretize(torch.zeros(1, 1, 2, dtype=torch.float64), torch.full((1,), 0.25, dtype=torch.float64), "zoh")
     assert gain.tolist() == [[[0.25, 0.0]]]
 
 
@@ -154,11 +152,11 @@ def test_bilinear_keeps_the_decay_of_slow_states() -> None:
     # In float32 a complex logarithm would leave three digits of it.
     A = torch.tensor([[[-0.5, 31 * math.pi]]])
     dt = torch.tensor([1e-4])
-    log_z, _ = discretize_bilinear(A, dt)
-    exact, _ = discretize_bilinear(A.double(), dt.double())
+    log_z, _ = discretize(A, dt, "bilinear")
+    exact, _ = discretize(A.double(), dt.double(), "bilinear")
     assert log_z.dtype == torch.float32
     assert ((log_z - exact) / exact).abs().max() < 5e-7
-    undamped, _ = discretize_bilinear(A * torch.tensor([0.0, 1.0]), dt)
+    undamped, _ = discretize(A * torch.tensor([0.0, 1.0]), dt, "bilinear")
     assert undamped[..., 0].item() == 0.0
 
 
@@ -167,7 +165,7 @@ def test_rules_agree_for_small_steps() -> None:
     errors = []
     for dt in (1e-3, 1e-4):
         step = torch.full((1,), dt, dtype=torch.float64)
-        pairs = zip(discretize_zoh(A, step), discretize_bilinear(A, step), strict=True)
+        pairs = zip(discretize(A, step, "zoh"), discretize(A, step, "bilinear"), strict=True)
         errors.append(max(((zoh - bilinear) / dt).abs().max().item() for zoh, bilinear in pairs))
     assert errors[1] < errors[0] / 9
 

@@ -1,7 +1,5 @@
 """S4D: configuration, mixer, and what is particular to the family among the models."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch.nn import functional as F
@@ -21,22 +19,8 @@ from neverscratch.modeling.ops_ssm import diagonal_kernel_reference
 
 
 def make_mixer(**changes) -> S4DMixer:
-    fields = {
-        "hidden_size": 8,
-        "d_state": 8,
-        "n_ssm": None,
-        "ssm_init": "lin",
-        "discretization": "zoh",
-        "dt_min": 1e-3,
-        "dt_max": 1e-1,
-        "train_B": True,
-        "bidirectional": True,
-        "hidden_dropout_prob": 0.0,
-        "tie_dropout": False,
-        "output_gate": "glu",
-    }
     torch.manual_seed(0)
-    mixer = S4DMixer(SimpleNamespace(**{**fields, **changes}), layer_idx=0)
+    mixer = S4DMixer(S4DConfig(**{"vocab_size": 11, "hidden_size": 8, "d_state": 8, **changes}), layer_idx=0)
     mixer.init_weights()
     return mixer
 
@@ -47,20 +31,25 @@ def make_config(**changes) -> S4DConfig:
 
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize("discretization", ["zoh", "bilinear"])
-@pytest.mark.parametrize("ssm_init", ["lin", "legs"])
-def test_mixer_equals_its_definition(bidirectional: bool, discretization: str, ssm_init: str) -> None:
-    mixer = make_mixer(bidirectional=bidirectional, discretization=discretization, ssm_init=ssm_init, n_ssm=4)
+@pytest.mark.parametrize("ssm_init", ["lin", "inv", "legs", "real", "random"])
+@pytest.mark.parametrize("dt_per_state", [False, True])
+def test_mixer_equals_its_definition(bidirectional, discretization, ssm_init, dt_per_state) -> None:
+    fields = {"bidirectional": bidirectional, "discretization": discretization, "dt_per_state": dt_per_state}
+    mixer = make_mixer(ssm_init=ssm_init, n_ssm=4, **fields)
     u = torch.randn(2, 33, 8)
+    is_real = ssm_init == "real"
     kernels = diagonal_kernel_reference(
         mixer.log_dt.double().exp(),
         -mixer.log_A_real.double().exp(),
-        mixer.A_imag,
+        None if is_real else mixer.A_imag,
         mixer.B,
         mixer.C,
         33,
         discretization,
+        factor=1 if is_real else 2,
     )
     assert kernels.shape[0] == (2 if bidirectional else 1)
+    assert mixer.log_dt.shape == ((8, 8 if is_real else 4) if dt_per_state else (8,))
     y = long_conv_reference(u.double(), *kernels, *([] if bidirectional else [None]), mixer.D.double())
     expected = F.glu(F.linear(F.gelu(y), mixer.output_linear.weight.double(), mixer.output_linear.bias.double()))
     assert torch.allclose(mixer(u).double(), expected, atol=2e-6)
@@ -202,7 +191,7 @@ def test_config_messages(changes: dict, message: str) -> None:
         make_config(**changes)
 
 
-@pytest.mark.parametrize("changes", [{"ssm_init": "inv"}, {"discretization": "euler"}])
+@pytest.mark.parametrize("changes", [{"ssm_init": "foo"}, {"discretization": "euler"}, {"b_init": "two"}])
 def test_config_refuses_unknown_names(changes: dict) -> None:
     with pytest.raises(Exception, match=next(iter(changes))):
         make_config(**changes)
