@@ -14,11 +14,11 @@ All arithmetic up to the last matmul is float64, whatever the inputs are: powers
 
 Sources: Gu et al. 2022, "Efficiently Modeling Long Sequences with Structured State Spaces" (S4), arXiv 2111.00396, for
 the model; the real Krylov form of the kernel and its backward are ours. The paper evaluates the generating function of
-the kernel at the roots of unity instead, which takes complex sums over M for each frequency, needs C (1 - Abar^L) as the
-parameter, and has no value where Lambda = 0.
+the kernel at the roots of unity instead, which takes complex sums over M for each frequency, needs C (1 - Abar^L)
+as the stored parameter, and has no value where Lambda = 0.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +28,10 @@ from .ops_ssm import batched_matmul
 
 # A block of features goes through all steps before the next one, so that its matrices stay in the cache of a CPU.
 _CPU_BLOCK_ELEMENTS = 1 << 16
+# In a graph for any length a kernel is made of 2^8 columns and up to 2^12 rows.
+_TRACED_COLUMN_BITS, _TRACED_ROW_BITS = 8, 12
+# Up to so many steps of a recurrence are done one after the other; beyond, in chunks of at most so many.
+_MAX_SINGLE_STEPS, _MAX_CHUNK = 16, 128
 
 
 def _grid_dtype(device: torch.device) -> torch.dtype:
@@ -108,6 +112,26 @@ def _dense_gradients(grad: Tensor, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor
     real = entries[:, :: 2 * size + 2] + entries[:, size + 1 :: 2 * size + 2]
     imag = entries[:, 1 :: 2 * size + 2] - entries[:, size :: 2 * size + 2]
     return torch.complex(real, imag), torch.bmm(V, grad).neg_(), torch.bmm(U, grad.transpose(1, 2)).neg_()
+
+
+class DPLRSystem(NamedTuple):
+    """A sampled system in real coordinates: Abar x = D x - sum_r U_r (V_r . x), y = C . x.
+
+    D is (H, M) complex; U and V (H, r, N); bbar (H, N); C (H, R, N), one for each direction. All float64.
+    """
+
+    D: Tensor
+    U: Tensor
+    V: Tensor
+    bbar: Tensor
+    C: Tensor
+
+
+def dplr_system(dt: Tensor, A_real: Tensor, A_imag: Tensor, P: Tensor, B: Tensor, C: Tensor) -> DPLRSystem:
+    """What a recurrence needs of the parameters; see `dplr_kernel` for arguments."""
+    D, U, V, bbar = discretize_dplr(dt, A_real, A_imag, P, B)
+    functionals = 2 * _rows(_complex(C, bbar.dtype).conj()).transpose(0, 1)
+    return DPLRSystem(D, U, V, bbar, functionals)
 
 
 class _Plan:
@@ -266,15 +290,48 @@ def dplr_kernel(dt: Tensor, A_real: Tensor, A_imag: Tensor, P: Tensor, B: Tensor
     Source: arXiv 2111.00396 for the model.
     """
     dtype = torch.float64 if C.dtype == torch.float64 else torch.float32
-    D, U, V, bbar = discretize_dplr(dt, A_real, A_imag, P, B)
-    functionals = 2 * _rows(_complex(C, bbar.dtype).conj()).transpose(0, 1)
-    return _KrylovKernel.apply(D, U, V, bbar, functionals, length, dtype)
+    system = dplr_system(dt, A_real, A_imag, P, B, C)
+    if torch.compiler.is_compiling():
+        return _traced_kernel(system, length, dtype)
+    return _KrylovKernel.apply(*system, length, dtype)
 
 
-def dplr_kernel_reference(
-    dt: Tensor, A_real: Tensor, A_imag: Tensor, P: Tensor, B: Tensor, C: Tensor, length: int
-) -> Tensor:
-    """The impulse response of the dense complex system, one step at a time in complex128; see `dplr_kernel`."""
+def _columns(power: Tensor, bbar: Tensor, bits: int) -> tuple[Tensor, list[Tensor]]:
+    """X (H, 2^bits, N), rows bbar T^j, and T, T^2, T^4, ..., T^(2^bits), in operations of autograd."""
+    X, powers = bbar[:, None], [power]
+    for _ in range(bits):
+        X = torch.cat([X, torch.bmm(X, powers[-1])], dim=1)
+        powers.append(torch.bmm(powers[-1], powers[-1]))
+    return X, powers
+
+
+def _traced_kernel(system: DPLRSystem, length: int, dtype: torch.dtype) -> Tensor:
+    """The same kernels in operations that a graph can hold for any length: row i takes the powers of its bits."""
+    longest = 1 << (_TRACED_COLUMN_BITS + _TRACED_ROW_BITS)
+    if length > longest:
+        raise ValueError(f"length={length} is more than {longest}, the longest kernel a graph for any length can hold.")
+    D, U, V, bbar, C = system
+    X, powers = _columns(_dense(D, U, V), bbar, _TRACED_COLUMN_BITS)
+    block = 1 << _TRACED_COLUMN_BITS
+    number = torch.arange((length + block - 1) // block, device=C.device)
+    power = powers[-1].transpose(1, 2)[:, None]
+    Y = C[:, :, None] + bbar.new_zeros(len(number), 1)  # (H, R, I, N)
+    for bit in range(_TRACED_ROW_BITS):
+        is_set = torch.bitwise_and(number, 1 << bit)[:, None] > 0
+        Y = torch.where(is_set, Y @ power, Y)
+        power = power @ power
+    if dtype == torch.float32:
+        with torch.autocast(C.device.type, enabled=False):
+            kernel = Y.to(dtype) @ X.to(dtype).transpose(1, 2)[:, None]
+    else:
+        kernel = Y @ X.transpose(1, 2)[:, None]
+    return kernel.flatten(2)[..., :length].transpose(0, 1)
+
+
+def _dense_reference(
+    dt: Tensor, A_real: Tensor, A_imag: Tensor, P: Tensor, B: Tensor, C: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Abar (H, N, N), bbar (H, N) and C (R, H, N) over both halves of the spectrum, complex128."""
     copy = torch.arange(dt.shape[0], device=dt.device) % A_real.shape[0]
 
     def both(half: Tensor) -> Tensor:
@@ -286,10 +343,162 @@ def dplr_kernel_reference(
     identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     Abar = torch.linalg.solve(identity - half_step, identity + half_step)
     drive = dt.double()[:, None] * both(_complex(B, torch.float64)[copy])
-    state = torch.linalg.solve(identity - half_step, drive)
-    C = both(_complex(C, torch.float64))
+    return Abar, torch.linalg.solve(identity - half_step, drive), both(_complex(C, torch.float64))
+
+
+def dplr_kernel_reference(
+    dt: Tensor, A_real: Tensor, A_imag: Tensor, P: Tensor, B: Tensor, C: Tensor, length: int
+) -> Tensor:
+    """The impulse response of the dense complex system, one step at a time in complex128; see `dplr_kernel`."""
+    Abar, state, C = _dense_reference(dt, A_real, A_imag, P, B, C)
     outputs = []
     for _ in range(length):
         outputs.append((C * state).sum(-1).real)
         state = (Abar @ state[..., None])[..., 0]
     return torch.stack(outputs, dim=-1)
+
+
+def dplr_step(system: DPLRSystem, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """One step of the causal recurrence, in O(r N) for each feature.
+
+    Args:
+        system: From `dplr_system`; its first direction is used.
+        u: Input (B, H), float64.
+        state: State (B, H, N), float64.
+
+    Returns:
+        Output (B, H) and the new state.
+    """
+    D, U, V, bbar, C = system
+    pairs = torch.view_as_complex(state.view(*state.shape[:-1], -1, 2))
+    new = torch.view_as_real(pairs * D).flatten(-2)
+    for r in range(U.shape[1]):
+        new = torch.addcmul(new, torch.linalg.vecdot(state, V[:, r])[..., None], U[:, r], value=-1)
+    new = torch.addcmul(new, u[..., None], bbar)
+    return torch.linalg.vecdot(new, C[:, 0]), new
+
+
+def dplr_scan(system: DPLRSystem, u: Tensor, initial_state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Run the causal recurrence x_t = Abar x_{t-1} + bbar u_t, y_t = C x_t from a state.
+
+    A long input is cut into chunks of Q: within a chunk the output is a matrix product with the kernel's Toeplitz
+    matrix, between chunks only the state is carried, in float64. Differentiable with respect to all arguments.
+
+    Args:
+        system: From `dplr_system`; its first direction is used.
+        u: Input (B, L, H), L >= 1, float32 or float64.
+        initial_state: State before the first step, (B, H, N), or None for zeros.
+
+    Returns:
+        Output (B, L, H) and the state after the last step (B, H, N), in the dtype of `u`.
+
+    Source: arXiv 2111.00396 for the recurrence; the chunks are ours.
+    """
+    batch, length, hidden = u.shape
+    grid = system.bbar.dtype
+    if initial_state is None:
+        state = torch.zeros(batch, hidden, system.bbar.shape[-1], dtype=grid, device=u.device)
+    else:
+        state = initial_state.to(grid)
+    if length <= _MAX_SINGLE_STEPS:
+        outputs = []
+        for step in u.to(grid).unbind(1):
+            y, state = dplr_step(system, step, state)
+            outputs.append(y)
+        return torch.stack(outputs, dim=1).to(u.dtype), state.to(u.dtype)
+    bits = (min(length, _MAX_CHUNK) - 1).bit_length()
+    y, state = _scan_chunks(system, u.permute(2, 0, 1), state.transpose(0, 1), bits)
+    return y.permute(1, 2, 0), state.transpose(0, 1).to(u.dtype)
+
+
+def _scan_chunks(system: DPLRSystem, u: Tensor, state: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """`dplr_scan` in chunks of 2^bits, after a shorter one where the length is no multiple; feature first."""
+    hidden, batch, length = u.shape
+    chunk = 1 << bits
+    X, powers = _columns(_dense(system.D, system.U, system.V), system.bbar, bits)
+    responses, _ = _columns(powers[0].transpose(1, 2), system.C[:, 0], bits)
+    kernel = torch.bmm(X, system.C[:, 0, :, None])[..., 0]
+    responses = torch.bmm(responses, powers[0].transpose(1, 2))  # C Abar^{t+1}
+    taps = torch.nn.functional.pad(kernel.to(u.dtype), (chunk - 1, 0))
+    toeplitz = taps.unfold(1, chunk, 1).flip(1)  # (H, s, t) holds lag t - s
+    inputs, responses = X.flip(1).to(u.dtype), responses.transpose(1, 2).to(u.dtype)
+
+    outputs = []
+    head = length % chunk
+    if head:
+        part = u[..., :head]
+        y = batched_matmul(part, toeplitz[:, :head, :head])
+        outputs.append(y + batched_matmul(state.to(u.dtype), responses[..., :head]))
+        for bit in range(bits):
+            if head >> bit & 1:
+                state = torch.bmm(state, powers[bit])
+        state = state + batched_matmul(part, inputs[:, chunk - head :]).to(state.dtype)
+    if length > head:
+        count = length // chunk
+        part = u[..., head:].reshape(hidden, batch * count, chunk)
+        drive = batched_matmul(part, inputs).to(state.dtype).view(hidden, batch, count, -1)
+        before, state = _carry(state, drive, powers[-1])
+        before = before.to(u.dtype).view(hidden, batch * count, -1)
+        y = batched_matmul(part, toeplitz) + batched_matmul(before, responses)
+        outputs.append(y.view(hidden, batch, count * chunk))
+    return torch.cat(outputs, dim=-1), state
+
+
+def _carry(state: Tensor, drive: Tensor, power: Tensor) -> tuple[Tensor, Tensor]:
+    """States x_c before each chunk, x_{c+1} = x_c T^Q + drive_c, and the last one; in two levels if there are many.
+
+    Args:
+        state: x_0, (H, B, N).
+        drive: (H, B, chunks, N).
+        power: T^Q, (H, N, N).
+    """
+    hidden, batch, count, size = drive.shape
+    group = 1 if count < 32 else 1 << (count.bit_length() // 2)
+    single = count % group if group > 1 else count
+    before = []
+    for number in range(single):
+        before.append(state)
+        state = torch.baddbmm(drive[:, :, number], state, power)
+    if single == count:
+        return torch.stack(before, dim=2), state
+    num_groups = count // group
+    grouped = drive[:, :, single:].reshape(hidden, batch * num_groups, group, size)
+    total = grouped[:, :, 0]
+    for number in range(1, group):
+        total = torch.baddbmm(grouped[:, :, number], total, power)
+    # What a group adds up to, from zero, is the drive of the coarser recurrence between groups.
+    starts, state = _carry(state, total.view(hidden, batch, num_groups, size), torch.linalg.matrix_power(power, group))
+    states = [starts.reshape(hidden, batch * num_groups, size)]
+    for number in range(group - 1):
+        states.append(torch.baddbmm(grouped[:, :, number], states[-1], power))
+    inner = torch.stack(states, dim=2).view(hidden, batch, num_groups * group, size)
+    return (torch.cat([torch.stack(before, dim=2), inner], dim=2) if before else inner), state
+
+
+def dplr_scan_reference(
+    dt: Tensor,
+    A_real: Tensor,
+    A_imag: Tensor,
+    P: Tensor,
+    B: Tensor,
+    C: Tensor,
+    u: Tensor,
+    initial_state: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The recurrence with the dense complex matrix, one step at a time in complex128; see `dplr_scan`.
+
+    Args:
+        dt, A_real, A_imag, P, B, C: As in `dplr_kernel`; the first direction is used.
+        u, initial_state: As in `dplr_scan`.
+    """
+    Abar, drive, C = _dense_reference(dt, A_real, A_imag, P, B, C)
+    size = Abar.shape[-1]
+    state = torch.zeros(u.shape[0], dt.shape[0], size, dtype=Abar.dtype, device=u.device)
+    if initial_state is not None:
+        half = torch.view_as_complex(initial_state.double().unflatten(-1, (-1, 2)))
+        state = torch.cat([half, half.conj()], dim=-1)
+    outputs = []
+    for step in u.double().unbind(1):
+        state = (Abar @ state[..., None])[..., 0] + drive * step[..., None]
+        outputs.append((C[0] * state).sum(-1).real)
+    return torch.stack(outputs, dim=1), torch.view_as_real(state[..., : size // 2]).flatten(-2)
