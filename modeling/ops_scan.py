@@ -91,10 +91,11 @@ def _recur(v: Tensor, log_z: Tensor, initial: Tensor | None, reverse: bool) -> T
 def _dot_over_time(s: Tensor, x: Tensor) -> Tensor:
     """sum_{b,t} s conj(x) over (B, L, P), block by block so that no large product is stored, complex (P,)."""
     total = s.new_zeros(s.shape[-1])
-    size = max(1, (1 << 16) // s.shape[-1])
-    for one_s, one_x in zip(s, x, strict=True):
-        for start in range(0, s.shape[1], size):
-            total += (one_s[start : start + size] * one_x[start : start + size].conj()).sum(0)
+    steps = max(1, (1 << 16) // s.shape[-1])
+    rows = max(1, steps // max(1, s.shape[1]))
+    for some_s, some_x in zip(s.split(rows), x.split(rows), strict=True):
+        for start in range(0, s.shape[1], steps):
+            total += (some_s[:, start : start + steps] * some_x[:, start : start + steps].conj()).sum((0, 1))
     return total
 
 
