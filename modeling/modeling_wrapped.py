@@ -10,7 +10,6 @@ between the embedded input and the last hidden state, starts and dropout include
 
 import inspect
 import re
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -188,17 +187,6 @@ class WrappedModel(WrappedPreTrainedModel, LongSequenceModel):
                 f"comes after them, and do {seen}depend on it; set bidirectional={not bidirectional}, or wrap another "
                 "model."
             )
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "WrappedModel":
-        """Cast and move as always, but keep state-space parameters in float32 in a model of half precision."""
-        names = set(self.ssm_parameter_names())
-        ssm = [parameter for name, parameter in self.named_parameters() if name in names]
-        before = [parameter.data for parameter in ssm]
-        super()._apply(fn, recurse)
-        for parameter, data in zip(ssm, before, strict=True):
-            if parameter.dtype in (torch.float16, torch.bfloat16):
-                parameter.data = data.to(parameter.device, torch.float32)
-        return self
 
     def load_backbone(self, name_or_path: str, hub_options: dict[str, Any]) -> None:
         """Copy the weights of a checkpoint into the backbone.
