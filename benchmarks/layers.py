@@ -39,11 +39,16 @@ BASE: Spec = {
 }
 ORIGINALS = {"s4d": "original s4d", "s4": "original s4"}
 OTHERS = ("plain s4d", "original s4d", "original s4", "hf bert", "hf modernbert", "hf mamba", "floor")
-# Families whose layers work on chunks or blocks of a fixed size need the fields that say so.
+# Families that work on chunks or blocks of a fixed size, and the fields that say so where it is a choice.
 LOCAL_FIELDS: dict[str, Spec] = {
-    "transformer": {"attention_type": "local", "position_embedding_type": "rope"},
+    "transformer": {"attention_block_size": 128, "position_embedding_type": "none"},
     "mega": {"chunk_size": 128},
+    "s5": {},
+    "lru": {},
 }
+# What has no kernel or no layer of its own; the rest says itself what it is not.
+PARTS_OF = {"floor": ("mixer",), "plain s4d": ("kernel", "mixer")}
+PARTS_OF |= dict.fromkeys(("hf bert", "hf modernbert", "hf mamba", "wrapped", "hybrid"), ("layer", "stack"))
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,7 @@ def token_rows(families: list[str]) -> list[Row]:
         specs = {label: base | {"length": length, "batch": 65536 // length} for label, length in lengths.items()}
         bounds = (1.3, 1.3) if is_local else (2.0, 2.0)
         targets = tuple(Target("time", label, "1k", *bounds, at_least=False) for label in ("4k", "16k", "64k"))
-        title = f"{family}{' (local)' if is_local else ''}: 65,536 tokens as sequences of 1k to 64k"
+        title = f"{family}{' (chunks or blocks)' if is_local else ''}: 65,536 tokens as sequences of 1k to 64k"
         rows.append(Row(f"tokens-{family}", title, specs, targets, same_shape=False))
     return rows
 
@@ -150,6 +155,7 @@ def overview_rows(families: list[str], sizes: Spec) -> list[Row]:
             specs = {
                 name: base | {"subject": name, "bidirectional": name in ("hf bert", "hf modernbert", "transformer")}
                 for name in [*families, *OTHERS]
+                if part in PARTS_OF.get(name, (part,))
             }
             mode = "forward and backward" if backward else "forward"
             name = f"overview-{part}-{'both' if backward else 'forward'}"

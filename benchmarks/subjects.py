@@ -22,12 +22,13 @@ from typing import Any
 
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from measure import Unavailable
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModel, DynamicCache
 
-from neverscratch.modeling import FAMILIES
+from neverscratch.modeling import FAMILIES, unknown_fields
 from neverscratch.modeling.modeling_s4d import S4DMixer
 from neverscratch.modeling.ops_conv import long_conv
 from neverscratch.modeling.ops_ssm import diagonal_kernel
@@ -143,33 +144,45 @@ def on_model(spec: dict[str, Any], model: nn.Module) -> Subject:
     return on_sequences(spec, lambda x: model(inputs_embeds=x).last_hidden_state, model)
 
 
-def family_config(spec: dict[str, Any]) -> Any:
-    """The config of one of our families at the sizes of `spec`; everything else is as the family's paper has it."""
-    config_class = FAMILIES.get(spec["subject"])
-    if config_class is None:
-        raise Unavailable(f"there is no family {spec['subject']}")
-    known = {field.name for field in fields(config_class)}
-    sizes = {"kernel_length": spec["length"], "intermediate_size": 4 * spec["hidden"]}
-    own = {
+def family_fields(spec: dict[str, Any], layers: int) -> dict[str, Any]:
+    """Fields of one of our families beside the shared ones; everything else is as the family's paper has it."""
+    hidden, length = spec["hidden"], spec["length"]
+    attention = {"num_attention_heads": 4, "intermediate_size": 4 * hidden}
+    fields_of = {
         "s4": {"d_state": spec["state"]},
         # The original S4D has no B.
         "s4d": {"d_state": spec["state"], "train_B": False},
-        "transformer": {"position_embedding_type": "learned", "max_position_embeddings": spec["length"]},
+        "transformer": attention | {"position_embedding_type": "learned", "max_position_embeddings": length},
+        "mega": {"value_size": 2 * hidden, "intermediate_size": 2 * hidden},
+        "hybrid": {"mixers": (["s4d", {"type": "attention", **attention}] * layers)[:layers]},
+        "wrapped": {
+            "backbone_config": attention
+            | {"model_type": "gpt_neox", "max_position_embeddings": length, "attn_implementation": "sdpa"}
+        },
     }
-    values = {name: value for name, value in sizes.items() if name in known}
-    values |= own.get(spec["subject"], {}) | spec.get("fields", {})
+    return fields_of.get(spec["subject"], {}) | spec.get("fields", {})
+
+
+def family_config(spec: dict[str, Any]) -> Any:
+    """The config of one of our families at the sizes of `spec`."""
+    config_class = FAMILIES.get(spec["subject"])
+    if config_class is None:
+        raise Unavailable(f"there is no family {spec['subject']}")
+    if spec["subject"] in ("hybrid", "wrapped") and spec["part"] not in ("layer", "stack"):
+        raise Unavailable(f"{spec['subject']} is made of other layers and measured as layer and stack")
     layers = spec["layers"] if spec["part"] == "stack" else 1
+    values = family_fields(spec, layers)
+    if "kernel_length" in {field.name for field in fields(config_class)}:
+        values |= {"kernel_length": spec["length"]}
+    unknown = unknown_fields(config_class, values)
+    if unknown:
+        raise Unavailable(f"{config_class.__name__} has no {' and '.join(unknown)}")
+    shared = {"hidden_size": spec["hidden"], "num_hidden_layers": layers, "bidirectional": spec["bidirectional"]}
     try:
-        return config_class(
-            num_channels=1,
-            hidden_size=spec["hidden"],
-            num_hidden_layers=layers,
-            bidirectional=spec["bidirectional"],
-            **values,
-        )
-    except (ValueError, TypeError) as error:
-        # Wrapped in a sentence of the checker of types.
-        raise Unavailable(str(error).strip().splitlines()[-1].strip()) from error
+        return config_class(num_channels=1, **shared, **values)
+    except (ValueError, TypeError, StrictDataclassError) as error:
+        # The checker of fields wraps the sentence.
+        raise Unavailable(str(error.__cause__ or error).strip()) from error
 
 
 def build_family(spec: dict[str, Any]) -> Subject:
