@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .ops_conv import long_conv
-from .ops_ssm import power_kernel, power_sums
+from .ops_ssm import power_kernel, power_sums, with_parts
 
 
 class StepConstants(NamedTuple):
@@ -46,9 +46,8 @@ def diagonal_step_constants(log_z: Tensor, weight: Tensor, dtype: torch.dtype) -
         dtype: Of the steps, float32 or float64.
     """
     z = torch.exp(log_z)
-    parts = dtype.to_complex() if log_z.is_complex() else dtype
-    rounded = z.to(parts)
-    rest = None if rounded.dtype == z.dtype else (z - rounded).to(parts)
+    rounded = with_parts(z, dtype)
+    rest = None if rounded.dtype == z.dtype else with_parts(z - rounded, dtype)
     read = _as_real(weight.conj().resolve_conj()).flatten(1).to(dtype)
     return StepConstants(rounded, rest, read)
 

@@ -102,6 +102,8 @@ def discretize(A: Tensor, dt: Tensor, discretization: str) -> tuple[Tensor, Tens
     return torch.view_as_real(log_z), torch.view_as_real(dt[:, None] * phi)
 
 
+# A graph is captured under the switches of that moment.
+@torch.compiler.assume_constant_result
 def full_precision_matmul(device: torch.device) -> bool:
     """Whether a float32 matmul keeps all its digits: TF32 on CUDA and bfloat16 on CPUs, where allowed, leave 3 of 7."""
     backend: Any = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
@@ -140,9 +142,11 @@ def _reals(x: Tensor) -> Tensor:
     return torch.view_as_real(x).flatten(-2) if x.is_complex() else x
 
 
-def _narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """A complex or real tensor with parts of `dtype`."""
-    return x.to(dtype.to_complex() if x.is_complex() else dtype)
+def with_parts(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """A complex or real tensor with parts of `dtype`, float32 or float64."""
+    if x.is_complex():
+        return x.to(torch.complex128 if dtype == torch.float64 else torch.complex64)
+    return x.to(dtype)
 
 
 class _System(torch.autograd.Function):
@@ -224,7 +228,7 @@ def diagonal_system(
     else:
         A, B, C = A_real.to(grid), B.to(grid), C.transpose(0, 1).to(grid)
         if discretization == "bilinear":
-            A, B, C = (x.to(grid.to_complex()) for x in (A, B, C))
+            A, B, C = (torch.complex(x, torch.zeros_like(x)) for x in (A, B, C))
     dt = dt.to(grid)
     if not torch.compiler.is_compiling():
         log_z, weight = _System.apply(dt, A, B, C, discretization, factor)
@@ -272,7 +276,11 @@ def _expand(weight: Tensor, small: Tensor, giant: Tensor, length: int) -> Tensor
     # Re(x y) is the dot product of the real pairs of conj(x) and y.
     left = _reals(_conj(weight[:, :, None] * giant[:, None])).to(small.dtype)  # (G, R, I, m)
     kernel = batched_matmul(left.flatten(1, 2), small.transpose(1, 2))  # (G, R I, Q)
-    return kernel.view(groups, rows, -1)[..., :length]
+    kernel = kernel.view(groups, rows, -1)
+    if torch.compiler.is_compiling():
+        # A slice would need a proof that the blocks cover the length.
+        return kernel.index_select(2, torch.arange(length, device=kernel.device))
+    return kernel[..., :length]
 
 
 def _moments(x: Tensor, small: Tensor, giant: Tensor) -> Tensor:
@@ -302,7 +310,7 @@ class _PowerKernel(torch.autograd.Function):
         small, giant = _grids(log_z, *_split_length(length, weight.shape[1]))
         small = _reals(small).to(dtype)
         kernel = _expand(weight, small, giant, length)
-        ctx.save_for_backward(weight, small, _narrow(giant, dtype))
+        ctx.save_for_backward(weight, small, with_parts(giant, dtype))
         return kernel
 
     @staticmethod
@@ -322,7 +330,7 @@ class _PowerSums(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, log_z: Tensor, x: Tensor) -> Tensor:
         small, giant = _grids(log_z, *_split_length(x.shape[2], x.shape[1]))
-        small, giant = _reals(small).to(x.dtype), _narrow(giant, x.dtype)
+        small, giant = _reals(small).to(x.dtype), with_parts(giant, x.dtype)
         ctx.save_for_backward(x, small, giant)
         ctx.dtype = log_z.dtype
         return _moments(x, small, giant)
@@ -337,8 +345,9 @@ class _PowerSums(torch.autograd.Function):
         return grad_log_z, _expand(_conj(grad), small, giant, x.shape[2])
 
 
-# While a graph is captured the length is a symbol, so the block is fixed.
-_TRACED_BLOCK = 256
+def _traced_grids(log_z: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """The grids while a graph is captured, when the length is a symbol: blocks of 256, and always more than one."""
+    return _grids(log_z, 256, (length + 255) // 256 + 1)
 
 
 def _rows(x: Tensor, groups: int) -> Tensor:
@@ -367,7 +376,7 @@ def power_kernel(log_z: Tensor, weight: Tensor, length: int, dtype: torch.dtype 
     weight = _rows(weight, groups)
     if not torch.compiler.is_compiling():
         return _unrows(_PowerKernel.apply(log_z, weight, length, dtype), count, groups)
-    small, giant = _grids(log_z, _TRACED_BLOCK, (length + _TRACED_BLOCK - 1) // _TRACED_BLOCK)
+    small, giant = _traced_grids(log_z, length)
     return _unrows(_expand(weight, _reals(small).to(dtype), giant, length), count, groups)
 
 
@@ -385,8 +394,8 @@ def power_sums(log_z: Tensor, x: Tensor) -> Tensor:
     x = _rows(x, groups)
     if not torch.compiler.is_compiling():
         return _unrows(_PowerSums.apply(log_z, x), count, groups)
-    small, giant = _grids(log_z, _TRACED_BLOCK, (x.shape[2] + _TRACED_BLOCK - 1) // _TRACED_BLOCK)
-    return _unrows(_moments(x, _reals(small).to(x.dtype), _narrow(giant, x.dtype)), count, groups)
+    small, giant = _traced_grids(log_z, x.shape[2])
+    return _unrows(_moments(x, _reals(small).to(x.dtype), with_parts(giant, x.dtype)), count, groups)
 
 
 def diagonal_kernel(
