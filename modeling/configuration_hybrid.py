@@ -56,6 +56,11 @@ class HybridConfig(LongSequenceConfig):
             self.num_hidden_layers = len(self.mixers)
         super().__post_init__(**kwargs)
 
+    @property
+    def layer_types(self) -> list[str]:
+        """See `LongSequenceConfig`; it is asked for before the fields are checked."""
+        return ["linear_attention"] * (self.num_hidden_layers or 0)
+
     def mixer_type(self, layer_idx: int) -> str:
         """Name of the mixer of a layer."""
         entry = self.mixers[layer_idx % len(self.mixers)]

@@ -9,7 +9,7 @@ has in its own family.
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from .attention import FullAttention
@@ -27,12 +27,26 @@ from .modeling_lru import LRUMixer
 from .modeling_mega import MegaMixer, MegaPreTrainedModel
 from .modeling_s4d import S4DMixer
 from .modeling_s5 import S5Mixer
-from .modeling_transformer import TransformerPreTrainedModel
+from .modeling_transformer import TransformerModel, TransformerPreTrainedModel
 from .positions import LearnedPositions, SinusoidalPositions
+
+
+class AttentionLayer(FullAttention):
+    """The transformer's mixer, which gets its masks and tables here as from the transformer's own model."""
+
+    def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        self.config = config
+
+    def prepare_inputs(
+        self, config: PreTrainedConfig, hidden_states: Tensor, attention_mask: Tensor | None, **kwargs: Any
+    ) -> dict[str, Any]:
+        return TransformerModel.mixer_inputs(self, hidden_states, attention_mask, **kwargs)
+
 
 # Names as in LAYER_CONFIGS of configuration_hybrid.
 MIXERS: dict[str, type[Mixer]] = {
-    "attention": FullAttention,
+    "attention": AttentionLayer,
     "lru": LRUMixer,
     "mega": MegaMixer,
     "s4d": S4DMixer,
