@@ -44,20 +44,52 @@ def laplace(scores: Tensor) -> Tensor:
     return 0.5 * (1 + torch.erf((scores - LAPLACE_MEAN) / (LAPLACE_STD * math.sqrt(2))))
 
 
-def offset_matrix(table: Tensor) -> Tensor:
-    """Entry (i, j) of (C, C) is the value of offset j - i in a table (2 C - 1,) of offsets -(C - 1) .. C - 1."""
-    size = (table.shape[0] + 1) // 2
-    # Windows of a table have a cheap gradient, an index would have a slow one.
-    return table.unfold(0, size, 1).flip(0)
+def offset_matrix(later: Tensor, earlier: Tensor) -> Tensor:
+    """Entry (i, j) of (C, C) is the value of the offset j - i.
+
+    Args:
+        later: Values of the offsets 0, ..., C - 1.
+        earlier: Values of the offsets -C, ..., -1, of which the first is not used.
+    """
+    size = later.shape[0]
+    # Rows of a cycle of length 2 C, read on with a width of 2 C - 1, move by one place each. Its gradient is a sum over
+    # rows, where that of an index would be a slow scatter.
+    rows = torch.cat([later, earlier]).expand(size, 2 * size).reshape(-1)
+    return rows[: size * (2 * size - 1)].view(size, 2 * size - 1)[:, :size]
 
 
 def chunk_layout(length: int, chunk_size: int | None) -> tuple[int, int]:
     """Number of chunks and their size; together they may be longer than the sequence."""
     if chunk_size is None:
         return 1, length
-    if not torch.compiler.is_compiling():
-        chunk_size = min(chunk_size, length)
-    return (length + chunk_size - 1) // chunk_size, chunk_size
+    if torch.compiler.is_compiling():
+        # At least two: a graph would take a single one for granted.
+        return length // chunk_size + 2, chunk_size
+    chunk_size = min(chunk_size, length)
+    return -(-length // chunk_size), chunk_size
+
+
+def to_chunks(x: Tensor, chunk_size: int | None) -> Tensor:
+    """(B, L, ...) to chunks (B, K, C, ...), zero beyond the end."""
+    num, size = chunk_layout(x.shape[1], chunk_size)
+    if chunk_size is None:
+        return x[:, None]
+    around = (0, 0) * (x.dim() - 2)
+    if torch.compiler.is_compiling():
+        # A graph could not prove how many zeros are missing.
+        start = torch.arange(num, device=x.device)[:, None] * size
+        return F.pad(x, (*around, 0, 2 * size))[:, start + torch.arange(size, device=x.device)]
+    if num * size != x.shape[1]:
+        x = F.pad(x, (*around, 0, num * size - x.shape[1]))
+    return x.unflatten(1, (num, size))
+
+
+def from_chunks(x: Tensor, length: int) -> Tensor:
+    """The inverse of `to_chunks`."""
+    x = x.flatten(1, 2)
+    if torch.compiler.is_compiling():
+        return x.index_select(1, torch.arange(length, device=x.device))
+    return x[:, :length]
 
 
 class GatedAttention(nn.Module):
@@ -73,6 +105,7 @@ class GatedAttention(nn.Module):
         self.dropout = config.attention_dropout
         if self.is_simple:
             reach = config.max_position_embeddings if config.chunk_size is None else config.chunk_size
+            # Offsets 0, ..., reach - 1, then -(reach - 1), ..., -1.
             self.offset_bias = nn.Parameter(torch.empty(2 * reach - 1))
         else:
             self.rotary_query = nn.Parameter(torch.empty(config.query_key_size))
@@ -85,15 +118,15 @@ class GatedAttention(nn.Module):
     def position_bias(self, size: int, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
         """What is added to the scores, (C, C)."""
         if rotary is None:
-            # Zeros beyond the largest offset of the table: only pads stand there.
-            extra = size - (self.offset_bias.shape[0] + 1) // 2
-            return offset_matrix(F.pad(self.offset_bias, (extra, extra)))
+            reach = (self.offset_bias.shape[0] + 1) // 2
+            later, earlier = self.offset_bias.split([reach, reach - 1])
+            # Cut, or if longer than all offsets, filled up with zeros: only pads stand there.
+            return offset_matrix(F.pad(later, (0, size - reach)), F.pad(earlier, (size - reach + 1, 0)))
         # R(a, i) . R(c, j) is Re a conj(c) exp(sqrt(-1) (i - j) rate), for the pairs of channels as complex numbers.
         (a, b), (c, d) = self.rotary_query.chunk(2), self.rotary_key.chunk(2)
-        cosine, sine = (part[:, : a.shape[0]].to(a.dtype) for part in rotary)  # (C, pairs)
-        even, odd = cosine @ (a * c + b * d), sine @ (b * c - a * d)  # (C,)
-        earlier, later = even - odd, even + odd
-        return offset_matrix(torch.cat([earlier[1:].flip(0), later]))
+        cosine, sine = (part[:, : a.shape[0]].to(a.dtype) for part in rotary)  # (C + 1, pairs)
+        even, odd = cosine @ (a * c + b * d), sine @ (b * c - a * d)  # (C + 1,)
+        return offset_matrix((even + odd)[:-1], (even - odd)[1:].flip(0))
 
     def forward(
         self,
@@ -110,7 +143,7 @@ class GatedAttention(nn.Module):
             query, key: (B, K, C, Z).
             value: (B, K, C, E).
             allowed: Keys that a query may see, bool, of shape (B or 1, K, C or 1, C); None is all of them.
-            rotary: Cosines and sines (C, Z), None for learned offsets.
+            rotary: Cosines and sines (C + 1, Z), None for learned offsets.
             return_weights: Whether to return the weights too.
 
         Returns:
@@ -196,20 +229,19 @@ class MegaMixer(Mixer):
         length, device = hidden_states.shape[1], hidden_states.device
         check_reach(config, length, attention_mask)
         num, size = chunk_layout(length, config.chunk_size)
-        is_cut = config.chunk_size is not None and (torch.compiler.is_compiling() or num * size != length)
         allowed = attention_mask
-        if is_cut and allowed is None:
+        is_filled_up = config.chunk_size is not None and (torch.compiler.is_compiling() or num * size != length)
+        if allowed is None and is_filled_up:
             allowed = torch.ones(1, length, dtype=torch.bool, device=device)
         if allowed is not None:
-            allowed = F.pad(allowed, (0, num * size - length)) if is_cut else allowed
-            allowed = allowed.unflatten(1, (num, size))[:, :, None]
+            allowed = to_chunks(allowed, config.chunk_size)[:, :, None]  # (B or 1, K, 1, C)
         if not config.bidirectional:
             causal = torch.ones(size, size, dtype=torch.bool, device=device).tril()
             allowed = causal if allowed is None else allowed & causal
         wanted = kwargs.get("output_attentions", config.output_attentions)
         rotary = None
         if config.position_bias == "rotary":
-            rotary = rotary_table(size, config.query_key_size, 10000.0, device)
+            rotary = rotary_table(size + 1, config.query_key_size, 10000.0, device)
         return {
             "allowed": allowed,
             "rotary": rotary,
@@ -224,13 +256,6 @@ class MegaMixer(Mixer):
         if kernels.shape[0] == 1:
             return long_conv(x, kernels[0], skip=self.ema_skip)
         return long_conv(x, kernels[0], kernels[1, :, 1:], skip=self.ema_skip + kernels[1, :, 0])
-
-    def split(self, x: Tensor) -> Tensor:
-        """(B, L, ...) to chunks (B, K, C, ...), the last one filled up with zeros."""
-        num, size = chunk_layout(x.shape[1], self.chunk_size)
-        if self.chunk_size is not None:
-            x = F.pad(x, (0, 0, 0, num * size - x.shape[1]))
-        return x.unflatten(1, (num, size))
 
     def forward(
         self,
@@ -253,16 +278,15 @@ class MegaMixer(Mixer):
         x = hidden_states
         if attention_mask is not None:
             x = x.masked_fill(~attention_mask[..., None], 0.0)
-        length = x.shape[1]
         hidden, keys, values = self.sizes
         average = self.dropout(F.silu(self.moving_average(x)))
         gate, shared, candidate = self.average_linear(average).split([hidden, keys + values, hidden], dim=-1)
         shared, reset = F.silu(shared).split([keys, values], dim=-1)
         query, key = (shared[..., None, :] * self.query_key_scale + self.query_key_shift).unbind(-2)
         value = F.silu(self.value_linear(x))
-        chunks = (self.split(part) for part in (query, key, value))
-        mixed, _ = self.attention(*chunks, allowed, rotary, return_weights)
-        mixed = mixed.flatten(1, 2)[:, :length]  # (B, L, E)
+        query, key, value = (to_chunks(part, self.chunk_size) for part in (query, key, value))
+        mixed, _ = self.attention(query, key, value, allowed, rotary, return_weights)
+        mixed = from_chunks(mixed, x.shape[1])  # (B, L, E)
         candidate = F.silu(candidate + self.mixed_linear(mixed * reset))
         return residual + gate.sigmoid() * (self.dropout(candidate) - residual)
 

@@ -1,22 +1,19 @@
 """Damped exponential moving averages of each feature, several at a time, as one long convolution kernel (Mega).
 
-Legend: B batch, L length, H hidden, N states of a feature, R directions, Q steps in a block, I blocks, Q * I >= L.
+Legend: B batch, L length, H hidden, N states of a feature, R directions.
 
 State n of a feature follows h_t = q h_{t-1} + p beta x_t with p = sigmoid(delta) and q = 1 - p sigmoid(alpha), and the
 feature's average is y_t = N^{-1/2} sum_n gamma_n h_{t,n}. The kernel is K_l = N^{-1/2} sum_n gamma_n p_n beta_n q_n^l.
 
 Source: Ma et al. 2023, "Mega: Moving Average Equipped Gated Attention", arXiv 2209.10655. There alpha is called what is
 p here, and delta what is sigmoid(alpha); the names here are those of the public code, of the values before the sigmoid.
-The stable log q and the two-level product are ours.
+The stable log q is ours.
 """
 
 import torch
 from torch import Tensor
 
-from .ops_ssm import batched_matmul
-
-# A captured graph holds any length, so its blocks cannot grow with the length.
-_GRAPH_BLOCK = 256
+from .ops_ssm import power_kernel
 
 
 def log_retention(delta: Tensor, alpha: Tensor) -> Tensor:
@@ -41,9 +38,7 @@ def ema_kernel(
 ) -> Tensor:
     """Kernels K_l = N^{-1/2} sum_n gamma_n p_n beta_n q_n^l of damped moving averages.
 
-    With l = i Q + j the sum is (gamma p beta q^{iQ}) . q^j, one real matrix product of two short grids for each
-    feature. The grids are float64, since q^l magnifies a rounding of log q by l; the product is float32, or float64
-    where `gamma` is.
+    Everything but the last product is float64, since q^l magnifies a rounding of log q by l; see `power_kernel`.
 
     Args:
         delta, alpha, beta, gamma: (R, H, N).
@@ -60,17 +55,10 @@ def ema_kernel(
     dtype = torch.float64 if gamma.dtype == torch.float64 else torch.float32
     directions, hidden, states = gamma.shape
     delta, alpha = delta.to(grid), alpha.to(grid)
-    log_q = log_retention(delta, alpha)
     weight = delta.sigmoid() * beta.to(grid) * gamma.to(grid) * states**-0.5  # (R, H, N)
-
-    block = _GRAPH_BLOCK if torch.compiler.is_compiling() else 1 << ((length - 1).bit_length() + 1) // 2  # Q
-    num_blocks = (length + block - 1) // block  # I
-    small = torch.arange(block, device=gamma.device, dtype=grid)
-    giant = torch.arange(num_blocks, device=gamma.device, dtype=grid) * block
-    left = weight[..., None, :] * torch.exp(log_q[..., None, :] * giant[:, None])  # (R, H, I, N)
-    right = torch.exp(log_q[..., None] * small)  # (R, H, N, Q)
-    kernel = batched_matmul(left.to(dtype).flatten(0, 1), right.to(dtype).flatten(0, 1))
-    kernel = kernel.view(directions, hidden, num_blocks * block)[..., :length]
+    # Each direction has states of its own, as if it were so many more features.
+    log_q, weight = log_retention(delta, alpha).flatten(0, 1), weight.flatten(0, 1)
+    kernel = power_kernel(log_q, weight[None], length, dtype).view(directions, hidden, length)
     if truncation is None:
         return kernel
     return kernel.masked_fill(torch.arange(length, device=kernel.device) >= truncation, 0.0)
