@@ -13,6 +13,8 @@ from transformers import (
 )
 
 from .configuration_common import HEADS, LongSequenceConfig, unknown_fields
+from .configuration_dlr import DLRConfig
+from .configuration_dss import DSSConfig
 from .configuration_lru import LRUConfig
 from .configuration_mega import MegaConfig
 from .configuration_s4d import S4DConfig
@@ -26,6 +28,8 @@ from .pipeline_sequence import register_pipeline
 FAMILIES: dict[str, type[LongSequenceConfig]] = {
     "transformer": TransformerConfig,
     "s4d": S4DConfig,
+    "dss": DSSConfig,
+    "dlr": DLRConfig,
     "wrapped": WrappedConfig,
     "s5": S5Config,
     "lru": LRUConfig,
@@ -62,6 +66,8 @@ register_pipeline()
 __all__ = [
     "FAMILIES",
     "HEADS",
+    "DLRConfig",
+    "DSSConfig",
     "LRUConfig",
     "LongSequenceConfig",
     "LongSequenceFeatureExtractor",

@@ -15,8 +15,9 @@ class S4DConfig(LongSequenceConfig):
             for `ssm_init="real"`.
         n_ssm (`int`, *optional*): Independent copies of (A, B); feature h uses h mod n_ssm. None is one per feature.
         ssm_init (`str`, defaults to `"lin"`): Start of A, `"lin"` (S4D-Lin), `"inv"` (S4D-Inv), `"legs"` (S4D-LegS) or
-            `"real"` (S4D-Real, whose states stay real); `"random"` draws log dt, log(-Re A), Im A, B and C from
-            N(0, 0.01).
+            `"real"` (S4D-Real, whose states stay real); `"random"` draws log dt, log(-Re A), Im A, B and C from a
+            normal distribution.
+        random_std (`float`, defaults to 0.1): Standard deviation of `ssm_init="random"`.
         b_init (`str`, defaults to `"ones"`): Start of B for `ssm_init="legs"`, `"ones"`, `"hippo"` (B of HiPPO-LegS in
             the eigenbasis) or `"hippo_half"` (half of that, the limit of S4 for smooth input).
         discretization (`str`, defaults to `"zoh"`): `"zoh"` or `"bilinear"`.
@@ -33,6 +34,7 @@ class S4DConfig(LongSequenceConfig):
     n_ssm: int | None = None
     ssm_init: Literal["lin", "inv", "legs", "real", "random"] = "lin"
     b_init: Literal["ones", "hippo", "hippo_half"] = "ones"
+    random_std: float | int = 0.1
     discretization: Literal["zoh", "bilinear"] = "zoh"
     dt_min: float | int = 1e-3
     dt_max: float | int = 1e-1
@@ -42,6 +44,7 @@ class S4DConfig(LongSequenceConfig):
 
     ACTIVE_IF = LongSequenceConfig.ACTIVE_IF | {
         "b_init": ("ssm_init", ("legs",)),
+        "random_std": ("ssm_init", ("random",)),
         "dt_min": ("ssm_init", ("lin", "inv", "legs", "real")),
         "dt_max": ("ssm_init", ("lin", "inv", "legs", "real")),
     }
@@ -53,6 +56,8 @@ class S4DConfig(LongSequenceConfig):
             check_even(self)
         elif self.d_state < 1:
             raise ValueError(f"{type(self).__name__} has d_state={self.d_state}, which must be at least 1.")
+        if self.random_std <= 0:
+            raise ValueError(f"random_std={self.random_std} is not a positive number; use one such as 0.1.")
         check_copies(self)
         check_dt_range(self)
 

@@ -34,16 +34,15 @@ COMPLEX_STARTS = {"lin": s4d_lin, "inv": s4d_inv, "legs": s4d_legs}
 class S4DMixer(DiagonalMixer):
     """Convolution with the impulse response of a diagonal SSM; (B, L, H) in and out."""
 
-    ssm_parameters = ("log_dt", "log_A_real", "A_imag", "B")
-
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
         super().__init__(config, layer_idx)
         self.is_real = config.ssm_init == "real"
+        self.ssm_parameters = ("log_dt", "log_A_real", *(() if self.is_real else ("A_imag",)), "B")
         hidden, states = config.hidden_size, config.d_state if self.is_real else config.d_state // 2
         copies = hidden if config.n_ssm is None else config.n_ssm
         part = () if self.is_real else (2,)
         self.discretization = config.discretization
-        self.ssm_init, self.b_init = config.ssm_init, config.b_init
+        self.ssm_init, self.b_init, self.random_std = config.ssm_init, config.b_init, config.random_std
         self.log_dt_range = (math.log(config.dt_min), math.log(config.dt_max))
         self.log_dt = nn.Parameter(torch.empty(hidden, states) if config.dt_per_state else torch.empty(hidden))
         self.log_A_real = nn.Parameter(torch.empty(copies, states))
@@ -60,7 +59,7 @@ class S4DMixer(DiagonalMixer):
         states = self.log_A_real.shape[1]
         if self.ssm_init == "random":
             for parameter in (self.log_dt, self.log_A_real, self.A_imag, self.B, self.C):
-                init.normal_(parameter, std=0.1)
+                init.normal_(parameter, std=self.random_std)
         elif self.is_real:
             init.copy_(self.log_A_real, torch.log(-s4d_real(states)).expand_as(self.log_A_real))
             init.uniform_(self.log_dt, *self.log_dt_range)

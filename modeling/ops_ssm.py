@@ -274,7 +274,8 @@ def _expand(weight: Tensor, small: Tensor, giant: Tensor, length: int) -> Tensor
     """Re sum_n W_n z_n^l by one batched real product: weight (G, R, M), small (G, Q, m), giant (G, I, M)."""
     groups, rows, _ = weight.shape
     # Re(x y) is the dot product of the real pairs of conj(x) and y.
-    left = _reals(_conj(weight[:, :, None] * giant[:, None])).to(small.dtype)  # (G, R, I, m)
+    left = _conj(weight)[:, :, None] * _conj(giant)[:, None]
+    left = _reals(left).to(small.dtype)  # (G, R, I, m)
     kernel = batched_matmul(left.flatten(1, 2), small.transpose(1, 2))  # (G, R I, Q)
     kernel = kernel.view(groups, rows, -1)
     if torch.compiler.is_compiling():

@@ -22,6 +22,8 @@ SMALL_BACKBONE = {"vocab_size": 8, "intermediate_size": 24, "max_position_embedd
 TINY: dict[str, Any] = {
     "transformer": {"num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 64},
     "s4d": {"d_state": 8},
+    "dss": {"d_state": 8, "kernel_length": 64},
+    "dlr": {"d_state": 32},
     "s5": {"d_state": 16, "num_hippo_blocks": 2},
     "lru": {"d_state": 8},
     "mega": {"query_key_size": 8, "value_size": 24, "intermediate_size": 24, "d_state": 4},
@@ -32,6 +34,12 @@ TINY: dict[str, Any] = {
 # Name -> family, fields beside those of TINY, and the directions to test: "both", "causal" or "bidirectional".
 VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "s4d-bilinear": ("s4d", {"discretization": "bilinear", "n_ssm": 4, "ssm_init": "legs"}, "both"),
+    "s4d-inv": ("s4d", {"ssm_init": "inv", "dt_per_state": True, "train_B": False, "output_gate": "none"}, "both"),
+    "s4d-real": ("s4d", {"ssm_init": "real", "n_ssm": 2}, "both"),
+    "s4d-random": ("s4d", {"ssm_init": "random"}, "both"),
+    "dss-exp": ("dss", {"version": "exp", "kernel_length": None, "ssm_init": "lin", "separate_dt": True}, "both"),
+    "dss-exp-no-scale": ("dss", {"version": "exp_no_scale", "kernel_length": None, "output_gate": "glu"}, "both"),
+    "dlr-random": ("dlr", {"ssm_init": "random"}, "both"),
     "s5-bilinear": ("s5", {"discretization": "bilinear", "clip_eigs": True, "activation": "half_glu2"}, "both"),
     "s5-all-states": ("s5", {"conj_sym": False, "c_init": "lecun_normal", "activation": "full_glu"}, "both"),
     "lru-ring": ("lru", {"r_min": 0.9, "r_max": 0.999, "max_phase": 0.314}, "both"),
