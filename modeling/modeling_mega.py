@@ -135,7 +135,7 @@ class GatedAttention(nn.Module):
         value: Tensor,
         allowed: Tensor | None,
         rotary: tuple[Tensor, Tensor] | None,
-        return_weights: bool,
+        map_length: int | None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend.
 
@@ -144,10 +144,10 @@ class GatedAttention(nn.Module):
             value: (B, K, C, E).
             allowed: Keys that a query may see, bool, of shape (B or 1, K, C or 1, C); None is all of them.
             rotary: Cosines and sines (C + 1, Z), None for learned offsets.
-            return_weights: Whether to return the weights too.
+            map_length: Number of positions L for which to return the weights too; None returns none.
 
         Returns:
-            (B, K, C, E), and the weights (B, 1, K C, K C) or None.
+            (B, K, C, E), and the weights (B, 1, L, L), zero outside of the chunks, or None.
         """
         size = query.shape[2]
         if self.is_softmax:
@@ -169,11 +169,11 @@ class GatedAttention(nn.Module):
             weights = laplace(scores / count + bias).masked_fill(~allowed, 0.0)
         weights = F.dropout(weights.to(value.dtype), self.dropout, self.training)
         mixed = torch.matmul(weights, value)
-        if not return_weights:
+        if map_length is None:
             return mixed, None
         # Chunks on the diagonal of (K C, K C).
         square = torch.diag_embed(weights.permute(0, 2, 3, 1)).permute(0, 3, 1, 4, 2)  # (B, K, C, K, C)
-        return mixed, square.flatten(3, 4).flatten(1, 2)[:, None]
+        return mixed, square.flatten(3, 4).flatten(1, 2)[:, None, :map_length, :map_length]
 
 
 class MegaMixer(Mixer):
@@ -245,7 +245,7 @@ class MegaMixer(Mixer):
         return {
             "allowed": allowed,
             "rotary": rotary,
-            "return_weights": bool(wanted),
+            "map_length": length if wanted else None,
         }
 
     def moving_average(self, x: Tensor) -> Tensor:
@@ -264,7 +264,7 @@ class MegaMixer(Mixer):
         residual: Tensor | None = None,
         allowed: Tensor | None = None,
         rotary: tuple[Tensor, Tensor] | None = None,
-        return_weights: bool = False,
+        map_length: int | None = None,
         **kwargs: Any,
     ) -> Tensor:
         """Mix positions, (B, L, H) in and out.
@@ -273,7 +273,7 @@ class MegaMixer(Mixer):
             hidden_states: The normed stream; see `Mixer`.
             attention_mask: See `Mixer`.
             residual: The stream itself.
-            allowed, rotary, return_weights: See `GatedAttention`; made by `prepare_inputs`.
+            allowed, rotary, map_length: See `GatedAttention`; made by `prepare_inputs`.
         """
         x = hidden_states
         if attention_mask is not None:
@@ -285,7 +285,7 @@ class MegaMixer(Mixer):
         query, key = (shared[..., None, :] * self.query_key_scale + self.query_key_shift).unbind(-2)
         value = F.silu(self.value_linear(x))
         query, key, value = (to_chunks(part, self.chunk_size) for part in (query, key, value))
-        mixed, _ = self.attention(query, key, value, allowed, rotary, return_weights)
+        mixed, _ = self.attention(query, key, value, allowed, rotary, map_length)
         mixed = from_chunks(mixed, x.shape[1])  # (B, L, E)
         candidate = F.silu(candidate + self.mixed_linear(mixed * reset))
         return residual + gate.sigmoid() * (self.dropout(candidate) - residual)
