@@ -15,6 +15,7 @@ from transformers import (
 from .configuration_common import HEADS, LongSequenceConfig, unknown_fields
 from .configuration_dlr import DLRConfig
 from .configuration_dss import DSSConfig
+from .configuration_hybrid import HybridConfig
 from .configuration_lru import LRUConfig
 from .configuration_mega import MegaConfig
 from .configuration_s4d import S4DConfig
@@ -34,6 +35,7 @@ FAMILIES: dict[str, type[LongSequenceConfig]] = {
     "s5": S5Config,
     "lru": LRUConfig,
     "mega": MegaConfig,
+    "hybrid": HybridConfig,
 }
 
 AUTO_CLASSES = {
@@ -66,6 +68,7 @@ register_pipeline()
 __all__ = [
     "FAMILIES",
     "HEADS",
+    "HybridConfig",
     "DLRConfig",
     "DSSConfig",
     "LRUConfig",

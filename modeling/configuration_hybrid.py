@@ -9,6 +9,8 @@ from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 
 from .configuration_common import LongSequenceConfig
+from .configuration_dlr import DLRConfig
+from .configuration_dss import DSSConfig
 from .configuration_lru import LRUConfig
 from .configuration_mega import MegaConfig
 from .configuration_s4d import S4DConfig
@@ -18,6 +20,8 @@ from .configuration_transformer import TransformerConfig
 # What a layer may be -> the config that describes it. Its mixer is found under the same name in modeling_hybrid.
 LAYER_CONFIGS: dict[str, type[LongSequenceConfig]] = {
     "attention": TransformerConfig,
+    "dlr": DLRConfig,
+    "dss": DSSConfig,
     "lru": LRUConfig,
     "mega": MegaConfig,
     "s4d": S4DConfig,

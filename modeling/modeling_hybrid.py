@@ -23,6 +23,8 @@ from .modeling_common import (
     LongSequenceModel,
     LongSequencePreTrainedModel,
 )
+from .modeling_dlr import DLRMixer
+from .modeling_dss import DSSMixer
 from .modeling_lru import LRUMixer
 from .modeling_mega import MegaMixer, MegaPreTrainedModel
 from .modeling_s4d import S4DMixer
@@ -47,6 +49,8 @@ class AttentionLayer(FullAttention):
 # Names as in LAYER_CONFIGS of configuration_hybrid.
 MIXERS: dict[str, type[Mixer]] = {
     "attention": AttentionLayer,
+    "dlr": DLRMixer,
+    "dss": DSSMixer,
     "lru": LRUMixer,
     "mega": MegaMixer,
     "s4d": S4DMixer,

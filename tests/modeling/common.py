@@ -27,6 +27,12 @@ TINY: dict[str, Any] = {
     "s5": {"d_state": 16, "num_hippo_blocks": 2},
     "lru": {"d_state": 8},
     "mega": {"query_key_size": 8, "value_size": 24, "intermediate_size": 24, "d_state": 4},
+    "hybrid": {
+        "mixers": [
+            {"type": "s4d", "d_state": 8},
+            {"type": "attention", "num_attention_heads": 2, "intermediate_size": 24},
+        ]
+    },
     "wrapped": {"backbone_config": {"model_type": "gpt_neox", "num_attention_heads": 2} | SMALL_BACKBONE},
 }
 
@@ -47,6 +53,38 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "mega-laplace": ("mega", {"attention_activation": "laplace"}, "both"),
     "mega-chunk": ("mega", {"chunk_size": 4, "position_bias": "simple"}, "both"),
     "mega-chunk-laplace": ("mega", {"chunk_size": 4, "attention_activation": "laplace"}, "both"),
+    "hybrid-s5-mega": (
+        "hybrid",
+        {
+            "mixers": [
+                {"type": "s5", "d_state": 16, "num_hippo_blocks": 2},
+                {"type": "mega", "query_key_size": 8, "value_size": 24, "intermediate_size": 24, "d_state": 4},
+            ]
+        },
+        "both",
+    ),
+    "hybrid-states": (
+        "hybrid",
+        {"mixers": [{"type": "s4d", "d_state": 8, "discretization": "bilinear"}, {"type": "lru", "d_state": 8}]},
+        "both",
+    ),
+    "hybrid-rope": (
+        "hybrid",
+        {
+            "mixers": [
+                {
+                    "type": "attention",
+                    "num_attention_heads": 2,
+                    "intermediate_size": 24,
+                    "position_embedding_type": "rope",
+                },
+                {"type": "s5", "d_state": 8, "num_hippo_blocks": 1},
+            ],
+            "position_embedding_type": "sinusoidal",
+            "max_position_embeddings": 64,
+        },
+        "both",
+    ),
     "wrapped-bert": (
         "wrapped",
         {
@@ -75,6 +113,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
 # (check, family or variant) -> part of the sentence by which it refuses the check; else nothing is left out.
 REFUSED: dict[tuple[str, str], str] = {
     ("step", "transformer"): "attention keeps the whole past",
+    ("step", "hybrid"): "attention keeps the whole past",
+    ("step", "hybrid-s5-mega"): "its attention reads earlier keys and values, which it does not keep",
+    ("step", "hybrid-rope"): "attention keeps the whole past",
     ("step", "mega"): "its attention reads earlier keys and values, which it does not keep",
     ("step", "mega-simple"): "its attention reads earlier keys and values, which it does not keep",
     ("step", "mega-laplace"): "its attention reads earlier keys and values, which it does not keep",
