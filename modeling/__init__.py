@@ -18,8 +18,10 @@ from .configuration_dss import DSSConfig
 from .configuration_hybrid import HybridConfig
 from .configuration_lru import LRUConfig
 from .configuration_mega import MegaConfig
+from .configuration_s4 import S4Config
 from .configuration_s4d import S4DConfig
 from .configuration_s5 import S5Config
+from .configuration_sgconv import SGConvConfig
 from .configuration_transformer import TransformerConfig
 from .configuration_wrapped import WrappedConfig
 from .feature_extraction_sequence import LongSequenceFeatureExtractor
@@ -28,6 +30,7 @@ from .pipeline_sequence import register_pipeline
 
 FAMILIES: dict[str, type[LongSequenceConfig]] = {
     "transformer": TransformerConfig,
+    "s4": S4Config,
     "s4d": S4DConfig,
     "dss": DSSConfig,
     "dlr": DLRConfig,
@@ -35,6 +38,7 @@ FAMILIES: dict[str, type[LongSequenceConfig]] = {
     "s5": S5Config,
     "lru": LRUConfig,
     "mega": MegaConfig,
+    "sgconv": SGConvConfig,
     "hybrid": HybridConfig,
 }
 
@@ -68,16 +72,18 @@ register_pipeline()
 __all__ = [
     "FAMILIES",
     "HEADS",
-    "HybridConfig",
     "DLRConfig",
     "DSSConfig",
+    "HybridConfig",
     "LRUConfig",
     "LongSequenceConfig",
     "LongSequenceFeatureExtractor",
     "LongSequencePreTrainedModel",
     "MegaConfig",
+    "S4Config",
     "S4DConfig",
     "S5Config",
+    "SGConvConfig",
     "TransformerConfig",
     "WrappedConfig",
     "parameter_groups",

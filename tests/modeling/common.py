@@ -21,12 +21,14 @@ SMALL_BACKBONE = {"vocab_size": 8, "intermediate_size": 24, "max_position_embedd
 # Fields that make the smallest model of each family; a new family adds its line here. A function gets `bidirectional`.
 TINY: dict[str, Any] = {
     "transformer": {"num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 64},
+    "s4": {"d_state": 8},
     "s4d": {"d_state": 8},
     "dss": {"d_state": 8, "kernel_length": 64},
     "dlr": {"d_state": 32},
     "s5": {"d_state": 16, "num_hippo_blocks": 2},
     "lru": {"d_state": 8},
     "mega": {"query_key_size": 8, "value_size": 24, "intermediate_size": 24, "d_state": 4},
+    "sgconv": {"kernel_length": 64, "sub_kernel_size": 4},
     "hybrid": {
         "mixers": [
             {"type": "s4d", "d_state": 8},
@@ -39,6 +41,8 @@ TINY: dict[str, Any] = {
 
 # Name -> family, fields beside those of TINY, and the directions to test: "both", "causal" or "bidirectional".
 VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "s4-mixed": ("s4", {"n_ssm": 4, "ssm_init": "legt+fout", "b_clip": None, "output_gate": "none"}, "both"),
+    "s4-random": ("s4", {"ssm_init": "random", "rank": 2, "random_std": 0.5}, "both"),
     "s4d-bilinear": ("s4d", {"discretization": "bilinear", "n_ssm": 4, "ssm_init": "legs"}, "both"),
     "s4d-inv": ("s4d", {"ssm_init": "inv", "dt_per_state": True, "train_B": False, "output_gate": "none"}, "both"),
     "s4d-real": ("s4d", {"ssm_init": "real", "n_ssm": 2}, "both"),
@@ -53,6 +57,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "mega-laplace": ("mega", {"attention_activation": "laplace"}, "both"),
     "mega-chunk": ("mega", {"chunk_size": 4, "position_bias": "simple"}, "both"),
     "mega-chunk-laplace": ("mega", {"chunk_size": 4, "attention_activation": "laplace"}, "both"),
+    "sgconv-decays": ("sgconv", {"decay_max": 4, "train_decay": True, "output_gate": "none"}, "both"),
     "hybrid-s5-mega": (
         "hybrid",
         {
@@ -116,6 +121,8 @@ REFUSED: dict[tuple[str, str], str] = {
     ("step", "hybrid"): "attention keeps the whole past",
     ("step", "hybrid-s5-mega"): "its attention reads earlier keys and values, which it does not keep",
     ("step", "hybrid-rope"): "attention keeps the whole past",
+    ("step", "sgconv"): "its kernel is not that of a recurrence with a finite state",
+    ("step", "sgconv-decays"): "its kernel is not that of a recurrence with a finite state",
     ("step", "mega"): "its attention reads earlier keys and values, which it does not keep",
     ("step", "mega-simple"): "its attention reads earlier keys and values, which it does not keep",
     ("step", "mega-laplace"): "its attention reads earlier keys and values, which it does not keep",
