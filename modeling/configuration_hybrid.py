@@ -15,6 +15,7 @@ from .configuration_lru import LRUConfig
 from .configuration_mega import MegaConfig
 from .configuration_s4d import S4DConfig
 from .configuration_s5 import S5Config
+from .configuration_sgconv import SGConvConfig
 from .configuration_transformer import TransformerConfig
 
 # What a layer may be -> the config that describes it. Its mixer is found under the same name in modeling_hybrid.
@@ -26,6 +27,7 @@ LAYER_CONFIGS: dict[str, type[LongSequenceConfig]] = {
     "mega": MegaConfig,
     "s4d": S4DConfig,
     "s5": S5Config,
+    "sgconv": SGConvConfig,
 }
 SHARED_FIELDS = {field.name for field in fields(LongSequenceConfig)}
 INPUT_POSITIONS = ("sinusoidal", "learned")

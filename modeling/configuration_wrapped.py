@@ -119,6 +119,11 @@ class WrappedConfig(LongSequenceConfig):
                     f"WrappedConfig has {name}={getattr(self, name)!r}, which has no effect, as the blocks are those "
                     f"of {kind}; leave it out, and set the like of it in backbone_config."
                 )
+        if kind not in CONFIG_MAPPING:
+            raise ValueError(
+                f"backbone_config has model_type={kind!r}, which transformers does not know, so it could not be "
+                "restored from config.json; use a kind that AutoConfig knows without remote code."
+            )
         if kind.startswith("neverscratch_") or getattr(backbone, "is_encoder_decoder", False):
             reason = "is a family of its own" if kind.startswith("neverscratch_") else "has an encoder and a decoder"
             raise ValueError(

@@ -29,6 +29,7 @@ from .modeling_lru import LRUMixer
 from .modeling_mega import MegaMixer, MegaPreTrainedModel
 from .modeling_s4d import S4DMixer
 from .modeling_s5 import S5Mixer
+from .modeling_sgconv import SGConvMixer
 from .modeling_transformer import TransformerModel, TransformerPreTrainedModel
 from .positions import LearnedPositions, SinusoidalPositions
 
@@ -55,6 +56,7 @@ MIXERS: dict[str, type[Mixer]] = {
     "mega": MegaMixer,
     "s4d": S4DMixer,
     "s5": S5Mixer,
+    "sgconv": SGConvMixer,
 }
 
 

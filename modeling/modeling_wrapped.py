@@ -51,6 +51,8 @@ def build_backbone(config: WrappedConfig) -> PreTrainedModel:
         ValueError: If the model cannot be wrapped.
     """
     inner = config.backbone_config
+    # The direction may have been changed since the config was checked, as `from_pretrained(..., bidirectional=True)` does.
+    config.check_direction(inner.model_type)
     set_direction(inner, config.bidirectional)
     backbone = AutoModel.from_config(inner)
     name = type(backbone).__name__
@@ -338,7 +340,10 @@ class WrappedModel(WrappedPreTrainedModel, LongSequenceModel):
             inputs = self.step_inputs(mask, whole_mask, size)
             parts.append(self.backbone(inputs_embeds=hidden_states[:, chunk], **inputs, **wanted))
         recorded = [part.get("hidden_states") for part in parts]
-        states = None if recorded[0] is None else tuple(torch.cat(of_layer, 1) for of_layer in zip(*recorded))
+        states = None
+        if recorded[0] is not None:
+            # A layer that was not asked for is None.
+            states = tuple(None if parts[0] is None else torch.cat(parts, 1) for parts in zip(*recorded))
         return LongSequenceModelOutput(
             last_hidden_state=torch.cat([part.last_hidden_state for part in parts], 1).to(self.dtype),
             cache=cache,

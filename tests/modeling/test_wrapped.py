@@ -13,6 +13,7 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     BertConfig,
+    PreTrainedConfig,
 )
 
 from neverscratch.modeling import WrappedConfig, parameter_groups
@@ -311,6 +312,27 @@ def test_config_survives_json(kind, tmp_path):
         assert type(loaded.backbone_config) is type(config.backbone_config)
         assert loaded.backbone_config.to_dict() == config.backbone_config.to_dict()
         assert (loaded.hidden_size, loaded.num_hidden_layers, loaded.bidirectional) == (16, 2, direction)
+
+
+def test_the_direction_can_be_changed_when_opening(tmp_path):
+    make_model("gpt_neox").save_pretrained(tmp_path / "gpt_neox")
+    opened = WrappedModel.from_pretrained(tmp_path / "gpt_neox", bidirectional=True)
+    assert sees_future(opened.backbone, 16)
+    opened.save_pretrained(tmp_path / "both")
+    assert sees_future(AutoModel.from_pretrained(tmp_path / "both").backbone, 16)
+    make_model("mamba").save_pretrained(tmp_path / "mamba")
+    with pytest.raises(ValueError, match="mamba looks only back and cannot look both ways"):
+        WrappedModel.from_pretrained(tmp_path / "mamba", bidirectional=True)
+
+
+def test_a_kind_that_could_not_be_restored_is_refused():
+    class ForeignConfig(PreTrainedConfig):
+        model_type = "foreign"
+
+    with pytest.raises(
+        StrictDataclassError, match="model_type='foreign', which transformers does not know, so it could"
+    ):
+        WrappedConfig(vocab_size=5, backbone_config=ForeignConfig())
 
 
 def test_sizes_come_from_either_side():
