@@ -13,6 +13,7 @@ from .configuration_dlr import DLRConfig
 from .configuration_dss import DSSConfig
 from .configuration_lru import LRUConfig
 from .configuration_mega import MegaConfig
+from .configuration_s4 import S4Config
 from .configuration_s4d import S4DConfig
 from .configuration_s5 import S5Config
 from .configuration_sgconv import SGConvConfig
@@ -25,6 +26,7 @@ LAYER_CONFIGS: dict[str, type[LongSequenceConfig]] = {
     "dss": DSSConfig,
     "lru": LRUConfig,
     "mega": MegaConfig,
+    "s4": S4Config,
     "s4d": S4DConfig,
     "s5": S5Config,
     "sgconv": SGConvConfig,

@@ -27,6 +27,7 @@ from .modeling_dlr import DLRMixer
 from .modeling_dss import DSSMixer
 from .modeling_lru import LRUMixer
 from .modeling_mega import MegaMixer, MegaPreTrainedModel
+from .modeling_s4 import S4Mixer
 from .modeling_s4d import S4DMixer
 from .modeling_s5 import S5Mixer
 from .modeling_sgconv import SGConvMixer
@@ -54,6 +55,7 @@ MIXERS: dict[str, type[Mixer]] = {
     "dss": DSSMixer,
     "lru": LRUMixer,
     "mega": MegaMixer,
+    "s4": S4Mixer,
     "s4d": S4DMixer,
     "s5": S5Mixer,
     "sgconv": SGConvMixer,

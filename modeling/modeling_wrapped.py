@@ -51,7 +51,7 @@ def build_backbone(config: WrappedConfig) -> PreTrainedModel:
         ValueError: If the model cannot be wrapped.
     """
     inner = config.backbone_config
-    # The direction may have been changed since the config was checked, as `from_pretrained(..., bidirectional=True)` does.
+    # `from_pretrained(folder, bidirectional=...)` changes the direction after the config was checked.
     config.check_direction(inner.model_type)
     set_direction(inner, config.bidirectional)
     backbone = AutoModel.from_config(inner)
