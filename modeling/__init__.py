@@ -18,6 +18,7 @@ from .configuration_dss import DSSConfig
 from .configuration_hybrid import HybridConfig
 from .configuration_lru import LRUConfig
 from .configuration_mega import MegaConfig
+from .configuration_mrconv import MRConvConfig
 from .configuration_s4 import S4Config
 from .configuration_s4d import S4DConfig
 from .configuration_s5 import S5Config
@@ -39,6 +40,7 @@ FAMILIES: dict[str, type[LongSequenceConfig]] = {
     "lru": LRUConfig,
     "mega": MegaConfig,
     "sgconv": SGConvConfig,
+    "mrconv": MRConvConfig,
     "hybrid": HybridConfig,
 }
 
@@ -79,6 +81,7 @@ __all__ = [
     "LongSequenceConfig",
     "LongSequenceFeatureExtractor",
     "LongSequencePreTrainedModel",
+    "MRConvConfig",
     "MegaConfig",
     "S4Config",
     "S4DConfig",

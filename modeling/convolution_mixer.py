@@ -47,6 +47,11 @@ class ConvolutionMixer(Mixer):
         """Kernels (R, H, L), float32 or better, lag 0 first; the second direction is strictly anti-causal."""
         raise NotImplementedError
 
+    def convolve(self, u: Tensor, attention_mask: Tensor | None, **kwargs: Any) -> Tensor:
+        """Convolve u (B, L, H), zero at pads, and add the skip; kwargs are what `prepare_inputs` made."""
+        kernels = self.kernel(u.shape[1])
+        return long_conv(u, kernels[0], kernels[1] if self.num_directions == 2 else None, skip=self.D)
+
     def recur(self, u: Tensor, state: Tensor | None, cache: Cache) -> tuple[Tensor, Tensor]:
         """Causal convolution, without the skip, of a chunk u (B, L, H) that goes on from `state`; and the new state."""
         raise NotImplementedError
@@ -65,9 +70,7 @@ class ConvolutionMixer(Mixer):
         elif attention_mask is not None:
             u = u.masked_fill(~attention_mask[..., None], 0.0)
         if cache is None:
-            kernels = self.kernel(u.shape[1])
-            backward = kernels[1] if self.num_directions == 2 else None
-            y = long_conv(u, kernels[0], backward, skip=self.D)
+            y = self.convolve(u, attention_mask if packing is None else packing.attention_mask, **kwargs)
         else:
             u = u.to(torch.promote_types(u.dtype, torch.float32))
             with torch.autocast(u.device.type, enabled=False):

@@ -25,7 +25,7 @@ from .modeling_common import (
     LongSequenceModel,
     LongSequencePreTrainedModel,
 )
-from .ops_multiscale import concatenated_kernel, num_scales
+from .ops_multiscale import check_length, concatenated_kernel, num_scales
 
 
 class SGConvMixer(ConvolutionMixer):
@@ -84,16 +84,8 @@ class SGConvMixer(ConvolutionMixer):
         packing: Packing | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        length, limit = hidden_states.shape[1], config.kernel_length
-        if packing is not None:
-            length = max(packing.lengths)
-        elif length > limit and attention_mask is not None:
-            length = int(attention_mask.sum(-1).max())
-        if length > limit:
-            raise ValueError(
-                f"A sequence has {length} positions, but the kernel was made for kernel_length={limit}; "
-                "shorten the sequences, or build the model with a larger kernel_length."
-            )
+        lengths = None if packing is None else packing.lengths
+        check_length(hidden_states, attention_mask, lengths, config.kernel_length)
         return {}
 
 

@@ -17,6 +17,25 @@ def num_scales(length: int, taps: int) -> int:
     return 1 + (-(-length // taps) - 1).bit_length()
 
 
+def check_length(x: Tensor, attention_mask: Tensor | None, lengths: list[int] | None, limit: int) -> None:
+    """Raise if a sequence, padding not counted, is longer than the kernel.
+
+    Args:
+        x: (B, L, ...), or (1, T, ...) if packed.
+        attention_mask: (B, L) bool, or None.
+        lengths: Of the sequences of a packed batch, or None.
+        limit: Length of the kernel.
+    """
+    length = x.shape[1] if lengths is None else max(lengths)
+    if length > limit and attention_mask is not None:
+        length = int(attention_mask.sum(-1).max())
+    if length > limit:
+        raise ValueError(
+            f"A sequence has {length} positions, but the kernel was made for kernel_length={limit}; "
+            "shorten the sequences, or build the model with a larger kernel_length."
+        )
+
+
 def stretch(taps: Tensor, factor: int) -> Tensor:
     """Stretch (..., d) to (..., factor d) by linear interpolation.
 
@@ -45,8 +64,7 @@ def concatenated_kernel(sub_kernels: Tensor, decay: Tensor, length: int | None =
 
     Source: arXiv 2210.09298, without the division by a norm.
     """
-    scales, taps = sub_kernels.shape[2:]
-    total = taps << (scales - 1)
+    taps = sub_kernels.shape[3]
     parts = []
     for scale, part in enumerate(sub_kernels.unbind(2)):
         # While a graph is captured the length is a symbol.
@@ -54,9 +72,38 @@ def concatenated_kernel(sub_kernels: Tensor, decay: Tensor, length: int | None =
             break
         parts.append(stretch(part * decay[:, None] ** scale, 1 << max(0, scale - 1)))
     kernel = torch.cat(parts, dim=-1)
-    if length is None:
-        return kernel
-    return F.pad(kernel, (0, length - total)) if length > total else kernel[..., :length]
+    return kernel if length is None else fit_length(kernel, length)
+
+
+def dilated_kernel(taps: Tensor, spacing: int) -> Tensor:
+    """Taps (..., d) at lags 0, spacing, 2 spacing, ..., zeros between them: (..., d spacing).
+
+    Source: arXiv 2408.09453.
+    """
+    return F.pad(taps[..., None], (0, spacing - 1)).flatten(-2)
+
+
+def fourier_kernel(modes: Tensor, length: int) -> Tensor:
+    """The lowest frequencies of a kernel of `length` values, as an orthonormal real transform.
+
+    Args:
+        modes: (..., 2 K - 1): real parts of the frequencies 0, ..., K - 1, then imaginary parts of 1, ..., K - 1.
+        length: Number of values, >= 2 K.
+
+    Returns:
+        (..., length).
+
+    Source: arXiv 2408.09453.
+    """
+    count = (modes.shape[-1] + 1) // 2
+    real, imag = modes.split([count, count - 1], dim=-1)
+    return torch.fft.irfft(torch.complex(real, F.pad(imag, (1, 0))), n=length, norm="ortho")
+
+
+def fit_length(kernel: Tensor, length: int) -> Tensor:
+    """Cut a kernel (..., l), or fill it up with zeros, to `length`."""
+    size = kernel.shape[-1]
+    return F.pad(kernel, (0, length - size)) if size < length else kernel[..., :length]
 
 
 def concatenated_kernel_reference(sub_kernels: Tensor, decay: Tensor, length: int) -> Tensor:

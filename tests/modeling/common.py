@@ -28,6 +28,7 @@ TINY: dict[str, Any] = {
     "s5": {"d_state": 16, "num_hippo_blocks": 2},
     "lru": {"d_state": 8},
     "mega": {"query_key_size": 8, "value_size": 24, "intermediate_size": 24, "d_state": 4},
+    "mrconv": {"kernel_length": 64, "sub_kernel_size": 4},
     "sgconv": {"kernel_length": 64, "sub_kernel_size": 4},
     "hybrid": {
         "mixers": [
@@ -57,6 +58,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "mega-laplace": ("mega", {"attention_activation": "laplace"}, "both"),
     "mega-chunk": ("mega", {"chunk_size": 4, "position_bias": "simple"}, "both"),
     "mega-chunk-laplace": ("mega", {"chunk_size": 4, "attention_activation": "laplace"}, "both"),
+    "mrconv-dilated": ("mrconv", {"kernel_kind": "dilated", "output_gate": "none"}, "both"),
     "sgconv-decays": ("sgconv", {"decay_max": 4, "train_decay": True, "output_gate": "none"}, "both"),
     "hybrid-s5-mega": (
         "hybrid",
@@ -64,6 +66,16 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
             "mixers": [
                 {"type": "s5", "d_state": 16, "num_hippo_blocks": 2},
                 {"type": "mega", "query_key_size": 8, "value_size": 24, "intermediate_size": 24, "d_state": 4},
+            ]
+        },
+        "both",
+    ),
+    "hybrid-convolutions": (
+        "hybrid",
+        {
+            "mixers": [
+                {"type": "s4", "d_state": 8},
+                {"type": "sgconv", "kernel_length": 64, "sub_kernel_size": 4, "output_gate": "none"},
             ]
         },
         "both",
@@ -119,8 +131,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
 REFUSED: dict[tuple[str, str], str] = {
     ("step", "transformer"): "attention keeps the whole past",
     ("step", "hybrid"): "attention keeps the whole past",
+    ("step", "hybrid-convolutions"): "its kernel is not that of a recurrence with a finite state",
     ("step", "hybrid-s5-mega"): "its attention reads earlier keys and values, which it does not keep",
     ("step", "hybrid-rope"): "attention keeps the whole past",
+    ("step", "mrconv"): "its kernel is not that of a recurrence with a finite state",
+    ("step", "mrconv-dilated"): "its kernel is not that of a recurrence with a finite state",
     ("step", "sgconv"): "its kernel is not that of a recurrence with a finite state",
     ("step", "sgconv-decays"): "its kernel is not that of a recurrence with a finite state",
     ("step", "mega"): "its attention reads earlier keys and values, which it does not keep",
