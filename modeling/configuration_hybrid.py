@@ -13,6 +13,7 @@ from .configuration_dlr import DLRConfig
 from .configuration_dss import DSSConfig
 from .configuration_lru import LRUConfig
 from .configuration_mega import MegaConfig
+from .configuration_mrconv import MRConvConfig
 from .configuration_s4 import S4Config
 from .configuration_s4d import S4DConfig
 from .configuration_s5 import S5Config
@@ -26,6 +27,7 @@ LAYER_CONFIGS: dict[str, type[LongSequenceConfig]] = {
     "dss": DSSConfig,
     "lru": LRUConfig,
     "mega": MegaConfig,
+    "mrconv": MRConvConfig,
     "s4": S4Config,
     "s4d": S4DConfig,
     "s5": S5Config,

@@ -27,6 +27,7 @@ from .modeling_dlr import DLRMixer
 from .modeling_dss import DSSMixer
 from .modeling_lru import LRUMixer
 from .modeling_mega import MegaMixer, MegaPreTrainedModel
+from .modeling_mrconv import MRConvMixer
 from .modeling_s4 import S4Mixer
 from .modeling_s4d import S4DMixer
 from .modeling_s5 import S5Mixer
@@ -55,6 +56,7 @@ MIXERS: dict[str, type[Mixer]] = {
     "dss": DSSMixer,
     "lru": LRUMixer,
     "mega": MegaMixer,
+    "mrconv": MRConvMixer,
     "s4": S4Mixer,
     "s4d": S4DMixer,
     "s5": S5Mixer,

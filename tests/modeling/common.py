@@ -75,7 +75,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
         {
             "mixers": [
                 {"type": "s4", "d_state": 8},
-                {"type": "sgconv", "kernel_length": 64, "sub_kernel_size": 4, "output_gate": "none"},
+                {"type": "sgconv", "kernel_length": 1025, "sub_kernel_size": 4, "output_gate": "none"},
             ]
         },
         "both",
