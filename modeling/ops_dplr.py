@@ -313,9 +313,11 @@ def _traced_kernel(system: DPLRSystem, length: int, dtype: torch.dtype) -> Tenso
     D, U, V, bbar, C = system
     X, powers = _columns(_dense(D, U, V), bbar, _TRACED_COLUMN_BITS)
     block = 1 << _TRACED_COLUMN_BITS
-    number = torch.arange((length + block - 1) // block, device=C.device)
+    # One row more than it takes: export would fix a single one for all lengths.
+    # One row more than it takes: export would fix a single one for all lengths.
+    number = torch.arange((length + block - 1) // block + 1, device=C.device)
     power = powers[-1].transpose(1, 2)[:, None]
-    Y = C[:, :, None] + bbar.new_zeros(len(number), 1)  # (H, R, I, N)
+    Y = C[:, :, None] + bbar.new_zeros(number.shape[0], 1)  # (H, R, I, N)
     for bit in range(_TRACED_ROW_BITS):
         is_set = torch.bitwise_and(number, 1 << bit)[:, None] > 0
         Y = torch.where(is_set, Y @ power, Y)
@@ -325,7 +327,8 @@ def _traced_kernel(system: DPLRSystem, length: int, dtype: torch.dtype) -> Tenso
             kernel = Y.to(dtype) @ X.to(dtype).transpose(1, 2)[:, None]
     else:
         kernel = Y @ X.transpose(1, 2)[:, None]
-    return kernel.flatten(2)[..., :length].transpose(0, 1)
+    # A slice would have export prove that the length is at most that of the blocks, which it cannot.
+    return kernel.flatten(2).index_select(2, torch.arange(length, device=C.device)).transpose(0, 1)
 
 
 def _dense_reference(
