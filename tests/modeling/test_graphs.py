@@ -32,7 +32,10 @@ def test_compiles_into_one_graph(name):
 
     def check():
         for given in (inputs, pad(inputs, 16, "left")):
-            torch.testing.assert_close(result(compiled(**given)), result(model(**given)), atol=1e-4, rtol=1e-4)
+            # What stands at pads is nobody's: a packed batch, which a graph does not know, has zeros there.
+            kept = given.get("attention_mask", torch.ones(3, 11)).bool()
+            got, expected = result(compiled(**given))[kept], result(model(**given))[kept]
+            torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 
     attempt("compile", name, check)
 
