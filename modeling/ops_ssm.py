@@ -42,8 +42,8 @@ def _bilinear_rule(x: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
     """log z = log((1 + x/2) / (1 - x/2)) and phi = 1 / (1 - x/2); log1p and atan2 keep slow decays exact."""
     r, s = x.real, x.imag
     numerator = 1 + x / 2
-    # z = 0 at x = -2, whose logarithm has to stay finite.
-    numerator = torch.where(numerator == 0, torch.finfo(r.dtype).tiny, numerator)
+    # z = 0 at x = -2: a logarithm that stays finite, and whose slope times z is right in float32, too.
+    numerator = torch.where(numerator == 0, 1e-30, numerator)
     squared = (1 - r / 2).square() + s.square() / 4  # |1 - x/2|^2
     # Near that point the numerator keeps digits that log1p has not.
     is_near = numerator.abs() < 0.5
@@ -240,27 +240,36 @@ def diagonal_system(
     return log_z, (C * (factor * dt * phi * B)[:, None]).transpose(0, 1)
 
 
-def _powers(log_z: Tensor, steps: Tensor) -> Tensor:
-    """z^l for each l in `steps`: log_z (G, M) to (G, l, M), complex or real."""
-    # One product for each part: exp, cos and sin are several times faster on contiguous memory.
-    modulus = torch.exp(log_z.real[:, None] * steps[:, None])
-    if not log_z.is_complex():
-        return modulus
-    angle = log_z.imag[:, None] * steps[:, None]
-    if torch.compiler.is_compiling():
-        return torch.view_as_complex(torch.stack([modulus * torch.cos(angle), modulus * torch.sin(angle)], dim=-1))
-    powers = modulus.new_empty(*modulus.shape, 2)
-    torch.mul(modulus, torch.cos(angle), out=powers[..., 0])
-    torch.mul(modulus, torch.sin(angle), out=powers[..., 1])
-    return torch.view_as_complex(powers)
+def _grids(log_z: Tensor, block: int, num_blocks: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Short powers z^j as reals (G, Q, m) in `dtype`, and long ones z^{i Q} (G, I, M) like log z.
 
-
-def _grids(log_z: Tensor, block: int, num_blocks: int) -> tuple[Tensor, Tensor]:
-    """Short and long powers, z^j (G, Q, M) and z^{i Q} (G, I, M): z^l is the product of two."""
+    z^l is the product of two of them.
+    """
     small_steps = torch.arange(block, device=log_z.device, dtype=log_z.real.dtype)
     giant_steps = torch.arange(num_blocks, device=log_z.device, dtype=log_z.real.dtype) * block
-    small, giant = _powers(log_z, torch.cat([small_steps, giant_steps])).split([block, num_blocks], dim=1)
-    return small, giant
+    steps = torch.cat([small_steps, giant_steps])[:, None]
+    # Denormal numbers take a processor a hundred times longer, and are nothing beside the first values of a kernel.
+    smallest = 100 * torch.finfo(dtype).tiny
+    sizes = [block, num_blocks]
+    if torch.compiler.is_compiling():
+        powers = torch.exp(log_z[:, None] * steps)
+        small, giant = torch.where(powers.abs() > smallest, powers, 0.0).split(sizes, dim=1)
+        return _reals(small).to(dtype), giant
+    # Only called where no gradient is recorded. exp, cos and sin are several times faster on contiguous memory.
+    modulus = torch.nn.functional.threshold_((log_z.real[:, None] * steps).exp_(), smallest, 0.0)
+    if not log_z.is_complex():
+        small, giant = modulus.split(sizes, dim=1)
+        return small.to(dtype), giant
+    sin = log_z.imag[:, None] * steps
+    cos = torch.cos(sin)
+    sin.sin_()
+    groups, states = log_z.shape
+    small = modulus.new_empty(groups, block, states, 2, dtype=dtype)
+    giant = modulus.new_empty(groups, num_blocks, states, 2)
+    for grid, part in ((small, slice(block)), (giant, slice(block, None))):
+        torch.mul(modulus[:, part], cos[:, part], out=grid[..., 0])
+        torch.mul(modulus[:, part], sin[:, part], out=grid[..., 1])
+    return small.flatten(2), torch.view_as_complex(giant)
 
 
 def _split_length(length: int, rows: int) -> tuple[int, int]:
@@ -270,18 +279,19 @@ def _split_length(length: int, rows: int) -> tuple[int, int]:
     return block, -(-length // block)
 
 
-def _expand(weight: Tensor, small: Tensor, giant: Tensor, length: int) -> Tensor:
+def _parts(count: int, elements: int, device: torch.device) -> list[slice]:
+    """Slices of `count` things of so many elements, on CPUs such that what is made of one stays in the cache."""
+    size = max(1, (1 << 17) // elements) if device.type == "cpu" else count
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def _expand(weight: Tensor, small: Tensor, giant: Tensor) -> Tensor:
     """Re sum_n W_n z_n^l by one batched real product: weight (G, R, M), small (G, Q, m), giant (G, I, M)."""
-    groups, rows, _ = weight.shape
     # Re(x y) is the dot product of the real pairs of conj(x) and y.
     left = _conj(weight)[:, :, None] * _conj(giant)[:, None]
     left = _reals(left).to(small.dtype)  # (G, R, I, m)
     kernel = batched_matmul(left.flatten(1, 2), small.transpose(1, 2))  # (G, R I, Q)
-    kernel = kernel.view(groups, rows, -1)
-    if torch.compiler.is_compiling():
-        # A slice would need a proof that the blocks cover the length.
-        return kernel.index_select(2, torch.arange(length, device=kernel.device))
-    return kernel[..., :length]
+    return kernel.view(*weight.shape[:2], -1)
 
 
 def _moments(x: Tensor, small: Tensor, giant: Tensor) -> Tensor:
@@ -299,6 +309,11 @@ def _weighted_by_lag(x: Tensor) -> Tensor:
     return x * torch.arange(x.shape[-1], device=x.device, dtype=x.dtype)
 
 
+def _row_parts(rows: int, elements: int, device: torch.device) -> list[slice]:
+    # Larger than other parts, as each reads the small powers anew.
+    return _parts(rows, max(1, elements >> 2), device)
+
+
 class _PowerKernel(torch.autograd.Function):
     """K[g, r, l] = Re sum_n W[g, r, n] z[g, n]^l from two short grids of powers.
 
@@ -308,21 +323,35 @@ class _PowerKernel(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, log_z: Tensor, weight: Tensor, length: int, dtype: torch.dtype) -> Tensor:
-        small, giant = _grids(log_z, *_split_length(length, weight.shape[1]))
-        small = _reals(small).to(dtype)
-        kernel = _expand(weight, small, giant, length)
-        ctx.save_for_backward(weight, small, with_parts(giant, dtype))
-        return kernel
+        groups, rows, states = weight.shape
+        block, num_blocks = _split_length(length, rows)
+        small = log_z.new_empty(groups, block, (1 + log_z.is_complex()) * states, dtype=dtype)
+        giant = with_parts(log_z.new_empty(groups, num_blocks, 0), dtype).new_empty(groups, num_blocks, states)
+        kernel = small.new_empty(groups, rows, num_blocks * block)
+        for part in _parts(groups, (block + num_blocks) * states, log_z.device):
+            short, long = _grids(log_z[part], block, num_blocks, dtype)
+            small[part], giant[part] = short, long
+            for row in _row_parts(rows, len(long) * num_blocks * states, log_z.device):
+                kernel[part, row] = _expand(weight[part, row], short, long)
+        ctx.save_for_backward(weight, small, giant)
+        return kernel[..., :length]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         weight, small, giant = ctx.saved_tensors
-        rows = weight.shape[1]
-        # sum_l w_l z^l with w = dK belongs to W, with w = l dK to log z.
-        moments = _moments(torch.cat([grad, _weighted_by_lag(grad)], dim=1), small, giant).to(weight.dtype)
-        d_weight, d_log_z = moments[:, :rows], moments[:, rows:]
-        return _conj((d_log_z * weight).sum(1)), _conj(d_weight), None, None
+        groups, rows, states = weight.shape
+        grad_log_z, grad_weight = weight.new_zeros(groups, states), torch.empty_like(weight)
+        for part in _parts(groups, (small.shape[1] + giant.shape[1]) * states, grad.device):
+            for row in _row_parts(rows, len(giant[part]) * giant.shape[1] * states, grad.device):
+                # sum_l w_l z^l with w = dK belongs to W, with w = l dK to log z.
+                w = grad[part, row]
+                moments = torch.cat([w, _weighted_by_lag(w)], dim=1)
+                moments = _moments(moments, small[part], giant[part]).to(weight.dtype)
+                d_weight, d_log_z = moments.chunk(2, dim=1)
+                grad_weight[part, row] = _conj(d_weight)
+                grad_log_z[part] += _conj((d_log_z * weight[part, row]).sum(1))
+        return grad_log_z, grad_weight, None, None
 
 
 class _PowerSums(torch.autograd.Function):
@@ -330,8 +359,8 @@ class _PowerSums(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, log_z: Tensor, x: Tensor) -> Tensor:
-        small, giant = _grids(log_z, *_split_length(x.shape[2], x.shape[1]))
-        small, giant = _reals(small).to(x.dtype), with_parts(giant, x.dtype)
+        small, giant = _grids(log_z, *_split_length(x.shape[2], x.shape[1]), x.dtype)
+        giant = with_parts(giant, x.dtype)
         ctx.save_for_backward(x, small, giant)
         ctx.dtype = log_z.dtype
         return _moments(x, small, giant)
@@ -343,12 +372,12 @@ class _PowerSums(torch.autograd.Function):
         grad_log_z = None
         if ctx.needs_input_grad[0]:
             grad_log_z = (_conj(_moments(_weighted_by_lag(x), small, giant)) * grad).sum(1).to(ctx.dtype)
-        return grad_log_z, _expand(_conj(grad), small, giant, x.shape[2])
+        return grad_log_z, _expand(_conj(grad), small, giant)[..., : x.shape[2]]
 
 
-def _traced_grids(log_z: Tensor, length: int) -> tuple[Tensor, Tensor]:
+def _traced_grids(log_z: Tensor, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The grids while a graph is captured, when the length is a symbol: blocks of 256, and always more than one."""
-    return _grids(log_z, 256, (length + 255) // 256 + 1)
+    return _grids(log_z, 256, (length + 255) // 256 + 1, dtype)
 
 
 def _rows(x: Tensor, groups: int) -> Tensor:
@@ -377,8 +406,10 @@ def power_kernel(log_z: Tensor, weight: Tensor, length: int, dtype: torch.dtype 
     weight = _rows(weight, groups)
     if not torch.compiler.is_compiling():
         return _unrows(_PowerKernel.apply(log_z, weight, length, dtype), count, groups)
-    small, giant = _traced_grids(log_z, length)
-    return _unrows(_expand(weight, _reals(small).to(dtype), giant, length), count, groups)
+    small, giant = _traced_grids(log_z, length, dtype)
+    kernel = _expand(weight, small, giant)
+    # A slice would need a proof that the blocks cover the length.
+    return _unrows(kernel.index_select(2, torch.arange(length, device=kernel.device)), count, groups)
 
 
 def power_sums(log_z: Tensor, x: Tensor) -> Tensor:
@@ -395,8 +426,8 @@ def power_sums(log_z: Tensor, x: Tensor) -> Tensor:
     x = _rows(x, groups)
     if not torch.compiler.is_compiling():
         return _unrows(_PowerSums.apply(log_z, x), count, groups)
-    small, giant = _traced_grids(log_z, x.shape[2])
-    return _unrows(_moments(x, _reals(small).to(x.dtype), with_parts(giant, x.dtype)), count, groups)
+    small, giant = _traced_grids(log_z, x.shape[2], x.dtype)
+    return _unrows(_moments(x, small, with_parts(giant, x.dtype)), count, groups)
 
 
 def diagonal_kernel(

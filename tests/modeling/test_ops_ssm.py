@@ -12,6 +12,9 @@ from neverscratch.modeling.ops_ssm import (
     diagonal_kernel_reference,
     discretize,
     full_precision_matmul,
+    power_kernel,
+    power_kernel_reference,
+    power_sums,
 )
 
 RULES = ("zoh", "bilinear")
@@ -47,7 +50,7 @@ def worst(actual: Tensor, expected: Tensor, dims: tuple[int, ...] = (-1,)) -> fl
 
 def gradients(kernel: Tensor, arguments: list[Tensor], seed: int = 1) -> tuple[Tensor, ...]:
     weights = torch.randn(kernel.shape, generator=torch.Generator().manual_seed(seed)).to(kernel.dtype)
-    return torch.autograd.grad(kernel, arguments, weights)
+    return torch.autograd.grad(kernel, arguments, weights, materialize_grads=True)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -204,3 +207,121 @@ def test_reduced_matmul_precision_does_not_reach_the_kernel() -> None:
 def test_unknown_rule_is_refused() -> None:
     with pytest.raises(ValueError, match="discretization='euler' is unknown; use one of zoh, bilinear"):
         diagonal_kernel(*make(), 8, "euler")
+
+
+def powers_case(shared: bool, is_real: bool, hidden: int = 6, states: int = 5, rows: int = 3) -> tuple[Tensor, Tensor]:
+    """log z and W in double precision; one state neither decays nor turns, one hardly does."""
+    generator = torch.Generator().manual_seed(0)
+    groups = 1 if shared else hidden
+    decay = -torch.logspace(-5, -1, states, dtype=torch.float64).repeat(groups, 1)
+    decay[:, 0] = 0.0
+    weight = torch.randn(rows, hidden, states, generator=generator, dtype=torch.float64)
+    if is_real:
+        return decay, weight
+    angle = 3 * torch.randn(groups, states, generator=generator, dtype=torch.float64)
+    angle[:, 0] = 0.0
+    weight = torch.complex(weight, torch.randn(rows, hidden, states, generator=generator, dtype=torch.float64))
+    return torch.complex(decay, angle), weight
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("is_real", [True, False])
+@pytest.mark.parametrize("length", [1, 2, 3, 63, 1000, 1025])
+def test_power_kernels_of_all_kinds(shared: bool, is_real: bool, length: int) -> None:
+    arguments = [x.requires_grad_() for x in powers_case(shared, is_real)]
+    reference = power_kernel_reference(*arguments, length)
+    expected_gradients = gradients(reference, arguments)
+    for dtype, bound in ((torch.float64, 1e-10), (torch.float32, 5e-6)):
+        kernel = power_kernel(*arguments, length, dtype)
+        assert kernel.dtype == dtype and kernel.shape == reference.shape == (3, 6, length)
+        assert worst(kernel.double(), reference) < bound
+        for actual, expected in zip(gradients(kernel, arguments), expected_gradients, strict=True):
+            # At length 1 no power depends on z.
+            assert (actual - expected).abs().max() <= bound * expected.abs().max()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("is_real", [True, False])
+def test_power_kernels_at_the_longest_length(shared: bool, is_real: bool) -> None:
+    arguments = [x.requires_grad_() for x in powers_case(shared, is_real)]
+    log_z, weight = arguments
+    reference = torch.einsum(
+        "rhn,hnl->rhl", weight, torch.exp(log_z[..., None] * torch.arange(65536)).expand(6, -1, -1)
+    )
+    kernel = power_kernel(*arguments, 65536)
+    assert worst(kernel.double(), reference.real) < 5e-6
+    expected_gradients = gradients(reference.real, arguments)
+    for actual, expected in zip(gradients(kernel, arguments), expected_gradients, strict=True):
+        assert worst(actual, expected, tuple(range(actual.dim()))) < 5e-6
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("is_real", [True, False])
+def test_power_sums_are_the_adjoint(shared: bool, is_real: bool) -> None:
+    log_z, weight = powers_case(shared, is_real)
+    x = torch.randn(3, 6, 100, dtype=torch.float64)
+    sums = power_sums(log_z, x)
+    assert sums.shape == weight.shape and sums.dtype == weight.dtype
+    left = (power_kernel(log_z, weight, 100, torch.float64) * x).sum()
+    right = (weight * sums).sum().real
+    assert abs(left - right) < 1e-10 * abs(left)
+    assert torch.autograd.gradcheck(power_sums, (log_z.requires_grad_(), x[..., :7].clone().requires_grad_()))
+
+
+def test_tiny_powers_vanish_without_harm() -> None:
+    # A state that dies within a block, beside one that lives: nothing overflows, and no gradient is NaN.
+    log_z = torch.tensor([[-200.0, -1e-3]], dtype=torch.float64, requires_grad=True)
+    weight = torch.ones(1, 1, 2, dtype=torch.float64, requires_grad=True)
+    kernel = power_kernel(log_z, weight, 5000)
+    assert worst(kernel.double(), power_kernel_reference(log_z, weight, 5000)) < 1e-6
+    assert all(torch.isfinite(gradient).all() for gradient in gradients(kernel, [log_z, weight]))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("is_real", [True, False])
+@pytest.mark.parametrize("copies", [2, 6])
+def test_steps_per_state_and_real_states(rule: str, is_real: bool, copies: int) -> None:
+    dt, A_real, A_imag, B, C = make(copies=copies)
+    dt = torch.logspace(-4, -1, 24, dtype=torch.float64).view(6, 4)
+    A_real = A_real * torch.arange(1, 5)
+    arguments = [dt, A_real, B[..., 0], C[..., 0]] if is_real else [dt, A_real, A_imag, B, C]
+    arguments = [argument.clone().requires_grad_() for argument in arguments]
+
+    def run(function, length):
+        imag = [None] if is_real else [arguments[2]]
+        return function(*arguments[:2], *imag, *arguments[-2:], length, rule, 1 if is_real else 2)
+
+    for length in (1, 2, 3, 63, 1000):
+        kernel, reference = run(diagonal_kernel, length), run(diagonal_kernel_reference, length)
+        assert worst(kernel, reference) < 1e-10
+        expected_gradients = gradients(reference, arguments)
+        for actual, expected in zip(gradients(kernel, arguments), expected_gradients, strict=True):
+            assert worst(actual, expected, tuple(range(actual.dim()))) < 1e-10
+
+
+def test_bilinear_rule_with_negative_and_zero_z() -> None:
+    # dt A = -2 makes z = 0, and below that z is negative: the kernel alternates.
+    A = -torch.tensor([[1.0, 1.999999, 2.0, 2.000001, 3.0, 50.0]], dtype=torch.float64)
+    arguments = [torch.ones(1, dtype=torch.float64), A, torch.ones(1, 6).double(), torch.ones(1, 1, 6).double()]
+    arguments = [argument.requires_grad_() for argument in arguments]
+    dt, A, B, C = arguments
+    kernel = diagonal_kernel(dt, A, None, B, C, 9, "bilinear", 1)
+    z = (1 + dt * A / 2) / (1 - dt * A / 2)
+    steps = torch.arange(9)
+    expected = (z[..., None] ** steps * (dt / (1 - dt * A / 2))[..., None]).sum(1)
+    assert (kernel[0] - expected).abs().max() < 1e-12
+    for actual, wanted in zip(gradients(kernel[0], [dt, A]), gradients(expected, [dt, A]), strict=True):
+        assert (actual - wanted).abs().max() < 1e-9 * wanted.abs().max()
+
+
+def test_real_states_are_exponential_moving_averages() -> None:
+    # y_t = sum_n C_n e_t, e_t = q_n e_{t-1} + (1 - q_n) u_t is zero-order hold with A = -rate and B = rate.
+    rates, dt = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64), torch.tensor([0.05], dtype=torch.float64)
+    C = torch.tensor([[[0.5, -1.0, 2.0]]], dtype=torch.float64)
+    kernel = diagonal_kernel(dt, -rates, None, rates, C, 40, factor=1)[0, 0]
+    q = torch.exp(-rates[0] * 0.05)
+    averages, impulse = torch.zeros(3, dtype=torch.float64), 1.0
+    for value in kernel:
+        averages = q * averages + (1 - q) * impulse
+        assert abs(value - (C[0, 0] * averages).sum()) < 1e-14
+        impulse = 0.0
