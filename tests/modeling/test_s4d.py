@@ -14,7 +14,7 @@ from neverscratch.modeling.modeling_s4d import (
     S4DModel,
 )
 from neverscratch.modeling.ops_conv import long_conv_reference
-from neverscratch.modeling.ops_hippo import s4d_legs
+from neverscratch.modeling.ops_hippo import hippo_legs, hippo_legs_normal, s4d_legs
 from neverscratch.modeling.ops_ssm import diagonal_kernel_reference
 
 
@@ -194,4 +194,77 @@ def test_config_messages(changes: dict, message: str) -> None:
 @pytest.mark.parametrize("changes", [{"ssm_init": "foo"}, {"discretization": "euler"}, {"b_init": "two"}])
 def test_config_refuses_unknown_names(changes: dict) -> None:
     with pytest.raises(Exception, match=next(iter(changes))):
+        make_config(**changes)
+
+
+def test_starts_of_the_other_kinds() -> None:
+    mixer = make_mixer(ssm_init="inv", d_state=6)
+    assert torch.allclose(mixer.log_A_real.exp(), torch.full((8, 3), 0.5))
+    assert torch.allclose(mixer.A_imag[0], 6 / torch.pi * torch.tensor([5.0, 1.0, 1 / 5]))
+    mixer = make_mixer(ssm_init="real", d_state=5, n_ssm=2)
+    assert torch.allclose(-mixer.log_A_real.exp(), -torch.arange(1.0, 6.0).expand(2, 5))
+    assert torch.equal(mixer.B, torch.ones(2, 5)) and mixer.C.shape == (2, 8, 5)
+    assert not hasattr(mixer, "A_imag") and mixer.ssm_parameters == ("log_dt", "log_A_real", "B")
+    mixer = make_mixer(ssm_init="random", random_std=0.3, hidden_size=64, d_state=64)
+    assert all(abs(x.std().item() - 0.3) < 0.09 for x in (mixer.log_dt, mixer.A_imag, mixer.log_A_real, mixer.B))
+
+
+def test_start_of_B() -> None:
+    B = hippo_legs_normal(8)[1].float()
+    assert torch.allclose(make_mixer(ssm_init="legs", b_init="hippo").B, B.expand(8, 4, 2))
+    assert torch.allclose(make_mixer(ssm_init="legs", b_init="hippo_half").B, B.expand(8, 4, 2) / 2)
+
+
+@pytest.mark.parametrize(("d_state", "bound"), [(64, 2e-2), (256, 1e-3)])
+def test_legs_with_half_of_B_answers_smooth_input_as_s4_does(d_state: int, bound: float) -> None:
+    # The answer to e^{st}, read by B itself: S4D falls short of the dense system by |s| / N of it, so they meet for a
+    # given input as N grows, though not in the kernel, that is for all s at once.
+    A, B = (x.to(torch.complex128) for x in hippo_legs(d_state))
+    eigenvalues, drive, _ = (torch.view_as_complex(x) for x in hippo_legs_normal(d_state))
+    eigenvalues, drive = torch.cat([eigenvalues, eigenvalues.conj()]), torch.cat([drive, drive.conj()])
+    for s in (0.01j, 0.25j, 1j, 2j):
+        dense = B @ torch.linalg.solve(s * torch.eye(d_state) - A, B)
+        diagonal = (drive.abs().square() / 2 / (s - eigenvalues)).sum()
+        error = abs(dense - diagonal) / abs(dense)
+        assert error < 1.02 * abs(s) / d_state
+        assert error < bound or abs(s) > 0.25
+
+
+def test_real_states_are_moving_averages() -> None:
+    mixer = make_mixer(ssm_init="real", d_state=3, bidirectional=False, hidden_size=1).double()
+    u = torch.randn(30, dtype=torch.float64)
+    A, dt = -mixer.log_A_real[0].exp(), mixer.log_dt.exp()
+    q = torch.exp(dt * A)
+    states, outputs = torch.zeros(3, dtype=torch.float64), []
+    for value in u:
+        states = q * states + (q - 1) / A * mixer.B[0] * value
+        outputs.append((mixer.C[0, 0] * states).sum())
+    kernel = mixer.kernel(30)[0, 0]
+    convolved = torch.stack([(kernel[: t + 1].flip(0) * u[: t + 1]).sum() for t in range(30)])
+    assert torch.allclose(convolved, torch.stack(outputs), atol=1e-12)
+
+
+@pytest.mark.parametrize(("ssm_init", "d_state"), [("lin", 4), ("real", 4), ("real", 3)])
+@pytest.mark.parametrize("dt_per_state", [False, True])
+def test_parameter_count_of_all_kinds(ssm_init: str, d_state: int, dt_per_state: bool) -> None:
+    hidden, copies = 8, 2
+    stored = d_state if ssm_init == "real" else d_state // 2
+    expected = hidden * (stored if dt_per_state else 1) + 2 * copies * d_state + 2 * hidden * d_state
+    expected += hidden + 2 * hidden**2 + 2 * hidden
+    mixer = make_mixer(ssm_init=ssm_init, d_state=d_state, dt_per_state=dt_per_state, n_ssm=copies)
+    assert sum(parameter.numel() for parameter in mixer.parameters()) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"b_init": "hippo"}, "b_init='hippo', which has no effect with ssm_init='lin'"),
+        ({"random_std": 0.2}, "random_std=0.2, which has no effect with ssm_init='lin'"),
+        ({"ssm_init": "random", "random_std": 0.0}, "random_std=0.0 is not a positive number"),
+        ({"ssm_init": "random", "dt_min": 1e-4}, "dt_min=0.0001, which has no effect with ssm_init='random'"),
+        ({"ssm_init": "real", "d_state": 0}, "d_state=0, which must be at least 1"),
+    ],
+)
+def test_config_messages_of_starts(changes: dict, message: str) -> None:
+    with pytest.raises(Exception, match=message):
         make_config(**changes)
