@@ -40,8 +40,20 @@ TINY: dict[str, Any] = {
 }
 
 
+# Positions without a table have no longest sequence: back to the default from TINY.
+NO_TABLE = {"max_position_embeddings": 4096}
+ROPE = {"position_embedding_type": "rope"} | NO_TABLE
+
 # Name -> family, fields beside those of TINY, and the directions to test: "both", "causal" or "bidirectional".
 VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "transformer-none": ("transformer", {"position_embedding_type": "none"} | NO_TABLE, "both"),
+    "transformer-learned": ("transformer", {"position_embedding_type": "learned"}, "both"),
+    "transformer-rope": ("transformer", ROPE, "both"),
+    "transformer-rope-interleaved": ("transformer", ROPE | {"rope_layout": "interleaved"}, "both"),
+    "transformer-alibi": ("transformer", {"position_embedding_type": "alibi"} | NO_TABLE, "both"),
+    "transformer-fire": ("transformer", {"position_embedding_type": "fire", "fire_width": 8} | NO_TABLE, "both"),
+    "transformer-local": ("transformer", ROPE | {"attention_window": 4}, "bidirectional"),
+    "transformer-local-causal": ("transformer", ROPE | {"attention_window": 4, "attention_neighbors": 2}, "causal"),
     "s4-mixed": ("s4", {"n_ssm": 4, "ssm_init": "legt+fout", "b_clip": None, "output_gate": "none"}, "both"),
     "s4-random": ("s4", {"ssm_init": "random", "rank": 2, "random_std": 0.5}, "both"),
     "s4d-bilinear": ("s4d", {"discretization": "bilinear", "n_ssm": 4, "ssm_init": "legs"}, "both"),
@@ -54,8 +66,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "s5-bilinear": ("s5", {"discretization": "bilinear", "clip_eigs": True, "activation": "half_glu2"}, "both"),
     "s5-all-states": ("s5", {"conj_sym": False, "c_init": "lecun_normal", "activation": "full_glu"}, "both"),
     "lru-ring": ("lru", {"r_min": 0.9, "r_max": 0.999, "max_phase": 0.314}, "both"),
-    "mega-simple": ("mega", {"position_bias": "simple", "max_position_embeddings": 64, "ema_truncation": 9}, "both"),
-    "mega-laplace": ("mega", {"attention_activation": "laplace"}, "both"),
+    "mega-laplace": (
+        "mega",
+        {"attention_activation": "laplace", "position_bias": "simple", "max_position_embeddings": 64}
+        | {"ema_truncation": 9},
+        "both",
+    ),
     "mega-chunk": ("mega", {"chunk_size": 4, "position_bias": "simple"}, "both"),
     "mega-chunk-laplace": ("mega", {"chunk_size": 4, "attention_activation": "laplace"}, "both"),
     "mrconv-dilated": ("mrconv", {"kernel_kind": "dilated", "output_gate": "none"}, "both"),
@@ -130,6 +146,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
 # (check, family or variant) -> part of the sentence by which it refuses the check; else nothing is left out.
 REFUSED: dict[tuple[str, str], str] = {
     ("step", "transformer"): "attention keeps the whole past",
+    ("step", "transformer-none"): "attention keeps the whole past",
+    ("step", "transformer-learned"): "attention keeps the whole past",
+    ("step", "transformer-rope"): "attention keeps the whole past",
+    ("step", "transformer-rope-interleaved"): "attention keeps the whole past",
+    ("step", "transformer-alibi"): "attention keeps the whole past",
+    ("step", "transformer-fire"): "attention keeps the whole past",
+    ("step", "transformer-local"): "attention keeps the whole past",
+    ("step", "transformer-local-causal"): "attention keeps the whole past",
     ("step", "hybrid"): "attention keeps the whole past",
     ("step", "hybrid-convolutions"): "its kernel is not that of a recurrence with a finite state",
     ("step", "hybrid-s5-mega"): "its attention reads earlier keys and values, which it does not keep",
@@ -139,7 +163,6 @@ REFUSED: dict[tuple[str, str], str] = {
     ("step", "sgconv"): "its kernel is not that of a recurrence with a finite state",
     ("step", "sgconv-decays"): "its kernel is not that of a recurrence with a finite state",
     ("step", "mega"): "its attention reads earlier keys and values, which it does not keep",
-    ("step", "mega-simple"): "its attention reads earlier keys and values, which it does not keep",
     ("step", "mega-laplace"): "its attention reads earlier keys and values, which it does not keep",
     ("step", "mega-chunk"): "its attention reads earlier keys and values, which it does not keep",
     ("step", "mega-chunk-laplace"): "its attention reads earlier keys and values, which it does not keep",
@@ -243,7 +266,9 @@ def lengthened(case: Case, length: int) -> dict[str, int]:
     """The fields that limit the length of a model, if it has any, for sequences of `length`."""
     config = case.config()
     fields = ("max_position_embeddings", "kernel_length")
-    return {field: length for field in fields if getattr(config, field, None) is not None}
+    switches = {field: config.ACTIVE_IF.get(field) for field in fields}
+    active = [field for field, on in switches.items() if on is None or getattr(config, on[0]) in on[1]]
+    return {field: length for field in active if getattr(config, field, None) is not None}
 
 
 def directions(name: str) -> list[bool]:
