@@ -14,7 +14,7 @@ class MRConvConfig(LongSequenceConfig):
         kernel_length (`int`, defaults to 4096): Length that the longest branch reaches, and so the longest sequence.
         sub_kernel_size (`int`, defaults to 32): Length of the first branch; each further one is twice as long.
         kernel_kind (`str`, defaults to `"fourier"`): What a branch is made of: `"dilated"`, `sub_kernel_size` taps with
-            zeros between them, or `"fourier"`, as many low frequencies less one; then `sub_kernel_size` is even.
+            zeros between them, or `"fourier"`, its lowest `sub_kernel_size` / 2 frequencies; then that is even.
         output_gate (`str`, defaults to `"glu"`): Output projection, `"glu"` (twice as wide, gated) or `"none"`.
     """
 
