@@ -61,7 +61,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "s4d-real": ("s4d", {"ssm_init": "real", "n_ssm": 2}, "both"),
     "s4d-random": ("s4d", {"ssm_init": "random"}, "both"),
     "dss-exp": ("dss", {"version": "exp", "kernel_length": None, "ssm_init": "lin", "separate_dt": True}, "both"),
-    "dss-exp-no-scale": ("dss", {"version": "exp_no_scale", "kernel_length": None, "output_gate": "glu"}, "both"),
+    # Without the factor of the discretisation a kernel is 1 / dt times as large, and so is its rounding.
+    "dss-exp-no-scale": (
+        "dss",
+        {"version": "exp_no_scale", "kernel_length": None, "output_gate": "glu", "dt_min": 0.01},
+        "both",
+    ),
     "dlr-random": ("dlr", {"ssm_init": "random"}, "both"),
     "s5-bilinear": ("s5", {"discretization": "bilinear", "clip_eigs": True, "activation": "half_glu2"}, "both"),
     "s5-all-states": ("s5", {"conj_sym": False, "c_init": "lecun_normal", "activation": "full_glu"}, "both"),
