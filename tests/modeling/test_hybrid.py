@@ -1,6 +1,7 @@
 """The hybrid stack: each layer is the layer of its family, described by one entry, and what is refused."""
 
 import json
+from typing import get_args
 
 import pytest
 import torch
@@ -90,15 +91,19 @@ def test_layers_described_alike_share_one_config_and_its_masks(monkeypatch):
     first, other, same, different = model.layer_configs
     assert first is same and len({id(c) for c in (first, other, different)}) == 3
     calls = []
-    plain = MIXERS["attention"].prepare_inputs
 
-    def count(self, config, *args, **kwargs):
-        calls.append(config)
-        return plain(self, config, *args, **kwargs)
+    def counted(mixer):
+        plain = mixer.prepare_inputs
+
+        def prepare_inputs(config, *args, **kwargs):
+            calls.append(config)
+            return plain(config, *args, **kwargs)
+
+        return prepare_inputs
 
     for layer in model.layers:
         if isinstance(layer.mixer, MIXERS["attention"]):
-            monkeypatch.setattr(layer.mixer, "prepare_inputs", count.__get__(layer.mixer))
+            monkeypatch.setattr(layer.mixer, "prepare_inputs", counted(layer.mixer))
     model(**padded_batch())
     assert calls == [first, different]
 
@@ -129,12 +134,15 @@ def test_the_implementation_given_at_the_start_reaches_the_layers():
 
 def test_positions_are_where_they_were_put():
     attention = {"type": "attention", "num_attention_heads": 2, "intermediate_size": 24}
+    kinds = get_args(LAYER_CONFIGS["attention"].__annotations__["position_embedding_type"])
+    inside = sorted(set(kinds) - {"none", "sinusoidal", "learned"})
+    assert "rope" in inside
     ids = tokens()
     shuffled = torch.randperm(11, generator=torch.Generator().manual_seed(1))
     moved = {}
     for name, mixers, fields in (
         ("none", [attention], {}),
-        ("rope", [{**attention, "position_embedding_type": "rope"}], {}),
+        *((kind, [{**attention, "position_embedding_type": kind}], {}) for kind in inside),
         ("sinusoidal", [attention], {"position_embedding_type": "sinusoidal", "max_position_embeddings": 11}),
         ("learned", [attention], {"position_embedding_type": "learned", "max_position_embeddings": 11}),
     ):
@@ -145,7 +153,7 @@ def test_positions_are_where_they_were_put():
         if fields:
             with pytest.raises(ValueError, match="max_position_embeddings=11"):
                 model(input_ids=tokens(12))
-    assert moved["none"] < 1e-5 and min(moved["rope"], moved["sinusoidal"], moved["learned"]) > 1e-3
+    assert moved.pop("none") < 1e-5 and min(moved.values()) > 1e-3
 
 
 def test_it_steps_if_every_layer_does():
