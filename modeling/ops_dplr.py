@@ -24,10 +24,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .ops_ssm import batched_matmul
+from .ops_ssm import batched_matmul, full_precision_matmul
 
 # A block of features goes through all steps before the next one, so that its matrices stay in the cache of a CPU.
 _CPU_BLOCK_ELEMENTS = 1 << 16
+# Smaller values of float32 rows are set to zero.
+_SMALLEST_ROW_VALUE = 1e-20
 # In a graph for any length a kernel is made of 2^8 columns and up to 2^12 rows.
 _TRACED_COLUMN_BITS, _TRACED_ROW_BITS = 8, 12
 # Up to so many steps of a recurrence are done one after the other; beyond, in chunks of at most so many.
@@ -151,7 +153,8 @@ class _KrylovKernel(torch.autograd.Function):
 
     The columns come by doubling, X <- [X, X T], T <- T T; the rows by doubling up to r1 of them, then by r2 products
     with Abar^{Q r1}. The backward follows the doublings of the columns down; for the rows it needs none: the adjoint
-    rows obey a recurrence with Abar^Q, run in two levels, and the gradient of Abar^Q is one product of rows with them.
+    rows obey a recurrence with Abar^Q, and the gradient of Abar^Q is one product of rows with them. That part of the
+    backward which is no recurrence is float32 for float32 kernels.
     """
 
     @staticmethod
@@ -160,20 +163,22 @@ class _KrylovKernel(torch.autograd.Function):
     ) -> Tensor:
         hidden, directions, size = C.shape
         plan = _Plan(length, directions)
+        # Where float32 products are cut to fewer digits (TF32), all products are float64.
+        work = dtype if full_precision_matmul(C.device) else C.dtype
         padded = plan.num_groups * plan.group * plan.block
         kernel = torch.empty(directions, hidden, padded, dtype=dtype, device=C.device)
-        blocks = _feature_blocks(C, plan)
+        ctx.blocks = _feature_blocks(C, plan)
         keep = any(ctx.needs_input_grad)
         saved = []
-        for block in blocks:
-            factors = _factors(D[block], U[block], V[block], bbar[block], C[block], plan, dtype)
-            X, Y = factors[0], factors[1]
-            lags = batched_matmul(Y, X.transpose(1, 2))  # (h, r2 R r1, Q)
-            lags = lags.view(-1, plan.num_groups, directions, plan.group * plan.block)
-            kernel.view(directions, hidden, plan.num_groups, -1)[:, block] = lags.permute(2, 0, 1, 3)
-            if keep:
-                saved += factors
-        ctx.plan, ctx.blocks, ctx.dtype = plan, blocks, dtype
+        with torch.autocast(C.device.type, enabled=False):
+            for block in ctx.blocks:
+                factors = _factors(D[block], U[block], V[block], bbar[block], C[block], plan, work)
+                lags = torch.bmm(factors[1], factors[0].transpose(1, 2))  # (h, r2 R r1, Q)
+                lags = lags.view(-1, plan.num_groups, directions, plan.group * plan.block)
+                kernel.view(directions, hidden, plan.num_groups, -1)[:, block] = lags.permute(2, 0, 1, 3)
+                if keep:
+                    saved += factors
+        ctx.plan, ctx.work = plan, work
         ctx.save_for_backward(U, V, *saved)
         return kernel[..., :length]
 
@@ -183,14 +188,16 @@ class _KrylovKernel(torch.autograd.Function):
         U, V, *saved = ctx.saved_tensors
         plan, directions = ctx.plan, grad.shape[0]
         padded = plan.num_groups * plan.group * plan.block
-        grad = torch.nn.functional.pad(grad.to(ctx.dtype), (0, padded - grad.shape[2]))
+        if padded > grad.shape[2]:
+            grad = torch.nn.functional.pad(grad, (0, padded - grad.shape[2]))
         count = len(saved) // len(ctx.blocks)
         gradients = []
-        for number, block in enumerate(ctx.blocks):
-            part = grad[:, block].view(directions, -1, plan.num_groups, plan.group, plan.block)
-            part = part.permute(1, 2, 0, 3, 4).reshape(-1, plan.rows, plan.block)
-            factors = saved[number * count : (number + 1) * count]
-            gradients.append(_factor_gradients(part, U[block], V[block], directions, plan, factors))
+        with torch.autocast(grad.device.type, enabled=False):
+            for number, block in enumerate(ctx.blocks):
+                part = grad[:, block].unflatten(2, (plan.num_groups, plan.group, plan.block))
+                part = part.permute(1, 2, 0, 3, 4).to(ctx.work).reshape(-1, plan.rows, plan.block)
+                factors = saved[number * count : (number + 1) * count]
+                gradients.append(_factor_gradients(part, U[block], V[block], directions, plan, factors))
         return *(torch.cat(parts) for parts in zip(*gradients, strict=True)), None, None
 
 
@@ -201,21 +208,21 @@ def _feature_blocks(C: Tensor, plan: _Plan) -> list[slice]:
     return [slice(start, min(start + step, hidden)) for start in range(0, hidden, step)]
 
 
-def _factors(D: Tensor, U: Tensor, V: Tensor, bbar: Tensor, C: Tensor, plan: _Plan, dtype: torch.dtype) -> list[Tensor]:
-    """X (h, Q, N), Y (h, r2 R r1, N), T^Q and T^{Q r1} in float64, and T, T^2, ..., T^{Q/2}."""
+def _factors(D: Tensor, U: Tensor, V: Tensor, bbar: Tensor, C: Tensor, plan: _Plan, work: torch.dtype) -> list[Tensor]:
+    """X (h, Q, N), Y (h, r2 R r1, N); T, T^2, ..., T^{Q/2}; and T^Q, T^{2 Q}, ..., T^{r1 Q} in float64."""
     hidden, directions, size = C.shape
     power = _dense(D, U, V)
-    powers = []
+    column_powers = []
     X = bbar.new_empty(hidden, plan.block, size)
     X[:, 0] = bbar
     have = 1
     while have < plan.block:
         X[:, have : 2 * have] = torch.bmm(X[:, :have], power)
-        powers.append(power.to(dtype))
+        column_powers.append(power.to(work))
         have *= 2
         if have < plan.block or plan.num_groups * plan.group > 1:
             power = torch.bmm(power, power)
-    block_power = power
+    row_powers = [power]
     Y = C.new_empty(hidden, plan.num_groups, directions, plan.group, size)
     Y[:, 0, :, 0] = C
     have = 1
@@ -225,55 +232,63 @@ def _factors(D: Tensor, U: Tensor, V: Tensor, bbar: Tensor, C: Tensor, plan: _Pl
         have *= 2
         if have < plan.group or plan.num_groups > 1:
             power = torch.bmm(power, power)
+            row_powers.append(power)
     Y = Y.view(hidden, plan.num_groups, directions * plan.group, size)
+    transposed = power.transpose(1, 2)
+    if plan.num_groups > 2:
+        transposed = transposed.contiguous()
     for group in range(1, plan.num_groups):
-        Y[:, group] = torch.bmm(Y[:, group - 1], power.transpose(1, 2))
-    return [X.to(dtype), Y.view(hidden, plan.rows, size).to(dtype), block_power, power, *powers]
+        Y[:, group] = torch.bmm(Y[:, group - 1], transposed)
+    Y = Y.view(hidden, plan.rows, size)
+    if work == torch.float32:
+        # Rows that have died out would be subnormal in float32, which makes products up to eight times slower.
+        Y = torch.nn.functional.hardshrink(Y, _SMALLEST_ROW_VALUE)
+    return [X.to(work), Y.to(work), *column_powers, *row_powers]
 
 
 def _factor_gradients(
     grad: Tensor, U: Tensor, V: Tensor, directions: int, plan: _Plan, factors: list[Tensor]
 ) -> tuple[Tensor, ...]:
     """Gradients of D, U, V, bbar and C from that of the kernel (h, r2 R r1, Q)."""
-    X, Y, block_power, group_power, *powers = factors
-    d_X = batched_matmul(grad.transpose(1, 2), Y)
-    d_Y = batched_matmul(grad, X).to(block_power.dtype)
-    adjoint, d_C = _adjoint_rows(d_Y, block_power, group_power, directions, plan)
-    d_power = batched_matmul(adjoint.to(Y.dtype).transpose(1, 2), Y)
+    X, Y, *powers = factors
+    levels = plan.block.bit_length() - 1
+    column_powers, row_powers = powers[:levels], powers[levels:]
+    d_X = torch.bmm(grad.transpose(1, 2), Y)
+    adjoint, d_C = _adjoint_rows(torch.bmm(grad, X).to(U.dtype), row_powers, directions, plan)
+    d_power = torch.bmm(adjoint.to(Y.dtype).transpose(1, 2), Y)
     have = plan.block
-    for power in reversed(powers):
+    for power in reversed(column_powers):
         have //= 2
         transposed = power.transpose(1, 2)
-        d_power = batched_matmul(transposed, d_power) + batched_matmul(d_power, transposed)
-        d_power += batched_matmul(X[:, :have].transpose(1, 2), d_X[:, have : 2 * have])
-        d_X[:, :have] += batched_matmul(d_X[:, have : 2 * have], transposed)
+        d_power = torch.bmm(transposed, d_power).baddbmm_(d_power, transposed)
+        d_power.baddbmm_(X[:, :have].transpose(1, 2), d_X[:, have:])
+        d_X = torch.baddbmm(d_X[:, :have], d_X[:, have:], transposed)
     d_D, d_U, d_V = _dense_gradients(d_power.to(U.dtype), U, V)
     return d_D, d_U, d_V, d_X[:, 0].to(U.dtype), d_C
 
 
-def _adjoint_rows(
-    d_Y: Tensor, block_power: Tensor, group_power: Tensor, directions: int, plan: _Plan
-) -> tuple[Tensor, Tensor]:
-    """Gradients z_i = dY_i + z_{i+1} T^Q of the whole chain of rows: z_{i+1} at the place of row i, and z_0."""
+def _adjoint_rows(d_Y: Tensor, row_powers: list[Tensor], directions: int, plan: _Plan) -> tuple[Tensor, Tensor]:
+    """Gradients z_i = dY_i + z_{i+1} T^Q of the whole chain of rows: z_{i+1} at the place of row i, and z_0.
+
+    A tree in each group: sums over pairs, pairs of pairs, and so on, go up, and what comes after each goes down.
+    """
     hidden, _, size = d_Y.shape
-    groups, step = plan.num_groups, plan.group
-    d_Y = d_Y.view(hidden, groups * directions, step, size)
-    adjoint = d_Y.new_zeros(d_Y.shape)
+    groups, levels = plan.num_groups, plan.group.bit_length() - 1
+    sums = [d_Y]
+    for level in range(levels if groups > 1 else levels - 1):
+        sums.append(torch.baddbmm(sums[-1][:, ::2], sums[-1][:, 1::2], row_powers[level]))
+    after = d_Y.new_zeros(hidden, groups, directions, size)
     if groups > 1:
-        total = d_Y[:, :, step - 1]
-        for row in range(step - 2, -1, -1):
-            total = torch.baddbmm(d_Y[:, :, row], total, block_power)
-        # `total` is what a group adds up to if nothing comes after it.
-        last = adjoint.view(hidden, groups, directions, step, size)[:, :, :, step - 1]
-        total = total.view(hidden, groups, directions, size)
-        carry = total[:, groups - 1]
+        total = sums[levels].view(hidden, groups, directions, size)
         for group in range(groups - 2, -1, -1):
-            last[:, group] = carry
-            carry = torch.baddbmm(total[:, group], carry, group_power)
-    for row in range(step - 2, -1, -1):
-        adjoint[:, :, row] = torch.baddbmm(d_Y[:, :, row + 1], adjoint[:, :, row + 1], block_power)
-    first = torch.baddbmm(d_Y[:, :directions, 0], adjoint[:, :directions, 0], block_power)
-    return adjoint.view(hidden, plan.rows, size), first
+            after[:, group] = torch.baddbmm(total[:, group + 1], after[:, group + 1], row_powers[levels])
+    after = after.view(hidden, groups * directions, size)
+    for level in range(levels - 1, -1, -1):
+        before = torch.baddbmm(sums[level][:, 1::2], after, row_powers[level])
+        after = torch.stack([before, after], dim=2).flatten(1, 2)
+    first = slice(0, None, plan.group)
+    z_0 = torch.baddbmm(d_Y[:, first][:, :directions], after[:, first][:, :directions], row_powers[0])
+    return after, z_0
 
 
 def dplr_kernel(dt: Tensor, A_real: Tensor, A_imag: Tensor, P: Tensor, B: Tensor, C: Tensor, length: int) -> Tensor:
