@@ -3,8 +3,8 @@
 Paper: Gupta, Gu and Berant 2022, "Diagonal State Spaces are as Effective as Structured State Spaces", arXiv 2203.14343.
 Code: https://github.com/ag1988/dss
 Differences: the length of the softmax is fixed by the config and not that of the batch; divisions are exact where the
-code adds 1e-7 to denominators; states stay apart from the float32 rounding of their phases (see ops_ssm); a growing
-state is evaluated from its last lag, so that nothing overflows. The container adds a norm after the last block.
+code adds 1e-7 to denominators; powers are made in float64 (see ops_ssm), and those of a growing state are counted from
+the last lag, so that nothing overflows. The container adds a norm after the last block.
 """
 
 import math
