@@ -9,7 +9,7 @@ has in its own family.
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedConfig
 
 from .attention import FullAttention
@@ -32,26 +32,12 @@ from .modeling_s4 import S4Mixer
 from .modeling_s4d import S4DMixer
 from .modeling_s5 import S5Mixer
 from .modeling_sgconv import SGConvMixer
-from .modeling_transformer import TransformerModel, TransformerPreTrainedModel
+from .modeling_transformer import TransformerPreTrainedModel
 from .positions import LearnedPositions, SinusoidalPositions
-
-
-class AttentionLayer(FullAttention):
-    """The transformer's mixer, which gets its masks and tables here as from the transformer's own model."""
-
-    def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
-        super().__init__(config, layer_idx)
-        self.config = config
-
-    def prepare_inputs(
-        self, config: PreTrainedConfig, hidden_states: Tensor, attention_mask: Tensor | None, **kwargs: Any
-    ) -> dict[str, Any]:
-        return TransformerModel.mixer_inputs(self, hidden_states, attention_mask, **kwargs)
-
 
 # Names as in LAYER_CONFIGS of configuration_hybrid.
 MIXERS: dict[str, type[Mixer]] = {
-    "attention": AttentionLayer,
+    "attention": FullAttention,
     "dlr": DLRMixer,
     "dss": DSSMixer,
     "lru": LRUMixer,

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from common import CHANNELS, VOCAB, Case, assert_same, gradients, pad, result
+from common import CHANNELS, NO_TABLE, VOCAB, Case, assert_same, gradients, pad, result
 from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import AutoModelForSequenceClassification
@@ -21,8 +21,14 @@ from neverscratch.modeling.modeling_transformer import (
 )
 from neverscratch.modeling.positions import apply_rotary, rotary_table, sinusoidal_table
 
-POSITIONS = ["none", "sinusoidal", "learned", "rope"]
+POSITIONS = ["none", "sinusoidal", "learned", "rope", "alibi", "fire"]
 BACKBONE = {direction: Case("transformer", "AutoModel", "tokens", direction) for direction in (True, False)}
+
+
+def positioned(position, **options):
+    """Fields that choose positions, beside those of the tiny config."""
+    table = {} if position in ("sinusoidal", "learned") else NO_TABLE
+    return {"position_embedding_type": position} | table | options
 
 
 def reconstruction(bidirectional: bool = True, **options):
@@ -34,7 +40,7 @@ def reconstruction(bidirectional: bool = True, **options):
 
 @pytest.mark.parametrize("bidirectional", [True, False], ids=["bidirectional", "causal"])
 @pytest.mark.parametrize("side", ["none", "left", "right"])
-@pytest.mark.parametrize("position", ["sinusoidal", "rope"])
+@pytest.mark.parametrize("position", ["sinusoidal", "rope", "alibi", "fire"])
 def test_eager_equals_sdpa(bidirectional, side, position):
     case = BACKBONE[bidirectional]
     inputs = case.inputs()
@@ -43,7 +49,7 @@ def test_eager_equals_sdpa(bidirectional, side, position):
         inputs["attention_mask"][0] = 1
     outputs, grads = [], []
     for implementation in ("eager", "sdpa"):
-        model = case.model(attn_implementation=implementation, position_embedding_type=position)
+        model = case.model(attn_implementation=implementation, **positioned(position))
         assert model.config._attn_implementation == implementation
         outputs.append(result(model(**inputs)))
         grads.append(gradients(model, inputs))
@@ -122,16 +128,20 @@ def test_rotary_scores_depend_on_distance_only():
 @pytest.mark.parametrize("position", POSITIONS)
 def test_positions_matter_unless_there_are_none(position):
     case = BACKBONE[True]
-    model, ids = case.model(position_embedding_type=position), case.inputs()["input_ids"]
-    forward, backward = result(model(ids)), result(model(ids.flip(1))).flip(1)
-    assert torch.allclose(forward, backward, atol=1e-5) is (position == "none")
+    model, ids = case.model(**positioned(position)), case.inputs()["input_ids"]
+    straight = result(model(ids))
+    order = torch.tensor([3, 0, 9, 1, 10, 7, 2, 8, 5, 4, 6])
+    assert torch.allclose(straight[:, order], result(model(ids[:, order])), atol=1e-5) is (position == "none")
+    # Distances that count the same both ways cannot tell a sequence from its mirror image.
+    mirrored = torch.allclose(straight.flip(1), result(model(ids.flip(1))), atol=1e-5)
+    assert mirrored is (position in ("none", "alibi", "fire"))
 
 
 @pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_moves_no_position(position, side):
     case = Case("transformer", "AutoModelForSequenceClassification", "tokens", True)
-    model, inputs = case.model(position_embedding_type=position), case.inputs()
+    model, inputs = case.model(**positioned(position)), case.inputs()
     got = model(**pad(inputs, 20, side)).logits
     torch.testing.assert_close(got, model(**inputs).logits, atol=1e-5, rtol=1e-5)
 
@@ -151,14 +161,14 @@ def test_a_table_has_an_end(position, tmp_path):
         model(**padded)
 
 
-def test_rope_and_none_have_no_end():
-    for position in ("rope", "none"):
-        model = BACKBONE[True].model(position_embedding_type=position, max_position_embeddings=16)
+def test_positions_without_a_table_have_no_end():
+    for position in ("rope", "none", "alibi", "fire"):
+        model = BACKBONE[True].model(**positioned(position))
         assert result(model(torch.full((1, 40), 3))).isfinite().all()
 
 
 def test_half_precision_keeps_rotary_angles_exact():
-    model = BACKBONE[True].model(position_embedding_type="rope").to(torch.bfloat16)
+    model = BACKBONE[True].model(**positioned("rope")).to(torch.bfloat16)
     assert result(model(torch.full((1, 300), 3))).isfinite().all()
     assert not list(model.buffers())
 
