@@ -232,10 +232,15 @@ class AttentionCore(nn.Module):
                 bias = self.fire(length, length, 0, start, start + length - 1 if last is None else last)
             return self.attend(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), mask, bias)
         if self.config.position_embedding_type == "fire":
-            bias = self.fire(blocks.size, blocks.num_keys, blocks.before * blocks.size, blocks.start, blocks.last)
+            fire = self.fire(blocks.size, blocks.num_keys, blocks.before * blocks.size, blocks.start, blocks.last)
+            bias = fire if bias is None else bias + fire
         query, key, value = (blocks.fold(x) for x in (query, key, value))
         query = query.unflatten(0, (blocks.count, blocks.size)).transpose(1, 2)
-        mixed, weights = self.attend(query, blocks.windows(key), blocks.windows(value), mask, bias)
+        key, value = blocks.windows(key), blocks.windows(value)
+        if self.config._attn_implementation not in ADDITIVE:
+            # Other kernels need not expect windows that overlap in memory.
+            query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+        mixed, weights = self.attend(query, key, value, mask, bias)
         weights = blocks.scatter(weights, length) if return_weights else None
         return blocks.unfold(mixed, length), weights
 
@@ -250,7 +255,7 @@ class AttentionCore(nn.Module):
             if implementation in ADDITIVE:
                 mask = bias if mask is None else mask + bias
             else:
-                kwargs["position_bias"] = bias.expand(query.shape[0], -1, -1, -1)
+                kwargs["position_bias"] = bias.expand(*query.shape[:2], -1, -1)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         return attend(
             self,
@@ -265,9 +270,14 @@ class AttentionCore(nn.Module):
         )
 
 
-def check_implementation(config: PreTrainedConfig, output_attentions: bool | None = False) -> None:
+def check_implementation(config: PreTrainedConfig, hidden_states: Tensor, output_attentions: bool) -> None:
     """Raise if the attention kernel cannot do what the config or the call asks for."""
     implementation = config._attn_implementation
+    if implementation == "flex_attention" and hidden_states.requires_grad and hidden_states.device.type == "cpu":
+        raise ValueError(
+            'attn_implementation="flex_attention" has no gradients on a CPU; run it under torch.no_grad(), or call '
+            'model.set_attn_implementation("sdpa").'
+        )
     if output_attentions and implementation != "eager":
         raise ValueError(
             f'output_attentions=True needs attn_implementation="eager", but it is "{implementation}"; '
@@ -317,7 +327,7 @@ class FullAttention(Mixer):
         """Tables, masks and biases for all layers of a config: the keyword arguments of `forward`."""
         if output_attentions is None:
             output_attentions = config.output_attentions
-        check_implementation(config, output_attentions)
+        check_implementation(config, hidden_states, output_attentions)
         inputs = {"rotary": rotary_inputs(config, hidden_states, packing)}
         if config.attention_window is not None:
             blocks = block_layout(config, hidden_states, attention_mask, packing)
@@ -436,6 +446,10 @@ def local_mask(config: PreTrainedConfig, blocks: BlockLayout, dtype: torch.dtype
     mask, bias = forbid(allowed, dtype), None
     if config.position_embedding_type == "alibi":
         bias = alibi_bias(config.num_attention_heads, rows, columns, first, device).to(dtype)
+    total = mask if bias is None else mask + bias
     if config._attn_implementation in ADDITIVE:
-        return (mask, None) if bias is None else (mask + bias, None)
+        return total, None
+    if config._attn_implementation == "flex_attention":
+        # Its way of reading a mask that is a tensor writes outside its memory on CPU (torch 2.13); biases go well.
+        return None, total.expand(-1, -1, rows, -1)
     return mask.expand(-1, -1, rows, -1), bias

@@ -8,9 +8,11 @@ from common import CHANNELS, NO_TABLE, VOCAB, Case, assert_same, gradients, pad,
 from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import AutoModelForSequenceClassification
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from neverscratch.modeling import TransformerConfig
-from neverscratch.modeling.blocks import MaskedBatchNorm, SequenceDropout
+from neverscratch.modeling import TransformerConfig, attention
+from neverscratch.modeling.blocks import MaskedBatchNorm, Packing, SequenceDropout
 from neverscratch.modeling.modeling_common import clean_mask
 from neverscratch.modeling.modeling_transformer import (
     TransformerForCausalLM,
@@ -19,7 +21,7 @@ from neverscratch.modeling.modeling_transformer import (
     TransformerForSequenceClassification,
     TransformerModel,
 )
-from neverscratch.modeling.positions import apply_rotary, rotary_table, sinusoidal_table
+from neverscratch.modeling.positions import alibi_bias, apply_rotary, rotary_table
 
 POSITIONS = ["none", "sinusoidal", "learned", "rope", "alibi", "fire"]
 BACKBONE = {direction: Case("transformer", "AutoModel", "tokens", direction) for direction in (True, False)}
@@ -103,26 +105,6 @@ def test_attention_dropout_only_in_training():
 
 
 # Positions
-
-
-def test_sinusoidal_table_is_the_formula():
-    table = sinusoidal_table(20001, 7)
-    for t, i in ((0, 0), (1, 0), (5, 3), (20000, 0), (20000, 1), (20000, 6)):
-        angle = t / 10000 ** (2 * (i // 2) / 7)
-        assert table[t, i].item() == pytest.approx(math.cos(angle) if i % 2 else math.sin(angle), abs=1e-6)
-
-
-def test_rotary_scores_depend_on_distance_only():
-    cosine, sine = rotary_table(30000, 8, 10000.0, torch.device("cpu"))
-    q, k = torch.randn(8), torch.randn(8)
-    turn = lambda x, t: apply_rotary(x.view(1, 1, 1, 8), cosine[t : t + 1], sine[t : t + 1]).flatten()  # noqa: E731
-    near, far = turn(q, 7) @ turn(k, 3), turn(q, 29007) @ turn(k, 29003)
-    torch.testing.assert_close(near, far, atol=1e-5, rtol=1e-5)
-    i = 1
-    angle = 3 / 10000 ** (2 * i / 8)
-    assert turn(q, 3)[i].item() == pytest.approx(
-        q[i].item() * math.cos(angle) - q[i + 4].item() * math.sin(angle), abs=1e-5
-    )
 
 
 @pytest.mark.parametrize("position", POSITIONS)
@@ -383,3 +365,218 @@ def test_auto_class_builds_the_family_by_name(tmp_path):
     model = AutoModelForSequenceClassification.from_config(config)
     assert isinstance(model, TransformerForSequenceClassification)
     assert config.model_type == "neverscratch_transformer"
+
+
+# Block-local attention
+
+WINDOWS = {"causal": (False, 8, 1), "bidirectional": (True, 8, 1), "own": (True, 5, 0), "wide": (True, 4, 3)}
+
+
+def dense_mask(length, window, neighbors, bidirectional):
+    """Whether query i sees key j, by blocks."""
+    block = torch.arange(length) // window
+    away = block[:, None] - block
+    near = away.abs() <= neighbors
+    return near if bidirectional else near & (torch.arange(length)[:, None] >= torch.arange(length))
+
+
+def dense_attention(mixer, x, kept, position, seen):
+    """The mixer by one big matrix of scores for each row, (L, L)."""
+    core, config, rows = mixer.core, mixer.core.config, []
+    heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+    for row, length in zip(x, kept, strict=True):
+        q, k, v = (
+            project(row[:length]).view(length, heads, size) for project in (mixer.q_proj, mixer.k_proj, mixer.v_proj)
+        )
+        if position == "rope":
+            table = rotary_table(length, size, config.rope_theta, x.device, dtype=x.dtype)
+            q, k = (apply_rotary(part, *(t[:, None] for t in table)) for part in (q, k))
+        scores = torch.einsum("ihd,jhd->hij", q, k) * size**-0.5
+        if position == "alibi":
+            scores = scores + alibi_bias(heads, length, length, 0, x.device)[0].to(x.dtype)
+        if position == "fire":
+            start = torch.zeros(1, dtype=torch.long)
+            scores = scores + core.fire(length, length, 0, start, start + length - 1)[0]
+        weights = scores.masked_fill(~seen[:length, :length], float("-inf")).softmax(-1)
+        mixed = mixer.o_proj(torch.einsum("hij,jhd->ihd", weights, v).flatten(1))
+        rows.append(nn.functional.pad(mixed, (0, 0, 0, x.shape[1] - length)))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 63, 100])
+@pytest.mark.parametrize("kind", WINDOWS)
+@pytest.mark.parametrize("position", ["rope", "alibi", "fire"])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_local_attention_is_masked_attention(length, kind, position, implementation):
+    bidirectional, window, neighbors = WINDOWS[kind]
+    fields = positioned(position, attention_window=window, attention_neighbors=neighbors)
+    if position == "fire":
+        fields["fire_threshold"] = 20.0
+    model = BACKBONE[bidirectional].model(attn_implementation=implementation, **fields).double()
+    mixer, config = model.layers[0].mixer, model.config
+    lengths = torch.tensor([length, max(1, length // 3), max(1, length - 1)])
+    mask = torch.arange(length) < lengths[:, None]
+    x = torch.randn(3, length, 16, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(3, length, 16, dtype=torch.float64) * mask[..., None]
+    seen = dense_mask(length, window, neighbors, bidirectional)
+    expected = dense_attention(mixer, x, lengths.tolist(), position, seen)
+    parameters = [x, *(p for p in mixer.parameters())]
+    expected_grads = torch.autograd.grad((expected * weight).sum(), parameters)
+    packing = Packing(mask)
+    for given in ({"attention_mask": mask}, {"packing": packing}):
+        states = packing.pack(x) if "packing" in given else x
+        prepared = mixer.prepare_inputs(config, states, given.get("attention_mask"), given.get("packing"))
+        got = mixer(states, **given, **prepared)
+        got = packing.unpack(got) if "packing" in given else got * mask[..., None]
+        torch.testing.assert_close(got, expected, atol=1e-10, rtol=1e-10)
+        grads = torch.autograd.grad((got * weight).sum(), parameters)
+        # A constant added to all scores of a query has no effect: rounding alone is left.
+        torch.testing.assert_close(grads, expected_grads, atol=1e-9, rtol=1e-9)
+
+
+def test_local_attention_weights_on_request():
+    fields = positioned("rope", attention_window=4, attn_implementation="eager")
+    for bidirectional in (True, False):
+        case = BACKBONE[bidirectional]
+        model, inputs = case.model(**fields), case.inputs()
+        attentions = model(**inputs, output_attentions=True).attentions
+        assert [tuple(a.shape) for a in attentions] == [(3, 2, 11, 11)] * 2
+        torch.testing.assert_close(attentions[0].sum(-1), torch.ones(3, 2, 11))
+        assert torch.equal(attentions[0][0, 0] > 0, dense_mask(11, 4, 1, bidirectional))
+        left = model(**pad(inputs, 16, "left"), output_attentions=True).attentions
+        torch.testing.assert_close(left[1][:, :, 5:, 5:], attentions[1], atol=1e-5, rtol=1e-5)
+
+
+def test_local_attention_over_one_block_is_full_attention():
+    full = BACKBONE[True].model(**positioned("alibi"))
+    local = BACKBONE[True].model(**positioned("alibi", attention_window=11, attention_neighbors=0))
+    inputs = BACKBONE[True].inputs()
+    torch.testing.assert_close(result(local(**inputs)), result(full(**inputs)), atol=1e-5, rtol=1e-5)
+
+
+# Packing
+
+
+@pytest.mark.parametrize("bidirectional", [True, False], ids=["bidirectional", "causal"])
+@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("length", [11, 60])
+def test_packed_equals_padded(bidirectional, position, implementation, length, monkeypatch):
+    case = Case("transformer", "AutoModelForPreTraining", "values", bidirectional)
+    model = case.model(attn_implementation=implementation, **positioned(position))
+    inputs = case.inputs(batch=4, length=length)
+    lengths = torch.tensor([length, 1, length // 2, length - 3])
+    inputs["attention_mask"] = (torch.arange(length) < lengths[:, None]).long()
+    monkeypatch.setattr(attention, "SPLIT_LENGTH", 8 if length == 60 else 10**6)
+    packed, packed_grads = model(**inputs).logits, gradients(model, inputs)
+    monkeypatch.setattr(type(model.model), "can_pack", lambda *args, **kwargs: False)
+    padded, padded_grads = model(**inputs).logits, gradients(model, inputs)
+    kept = inputs["attention_mask"].bool()
+    torch.testing.assert_close(packed[kept], padded[kept], atol=1e-5, rtol=1e-5)
+    assert_same(packed_grads, padded_grads, tolerance=1e-5)
+
+
+def test_a_ragged_batch_is_packed_and_attended_to_row_by_row():
+    case = BACKBONE[True]
+    model = case.model()
+    ids, mask = torch.full((3, 60), 3), (torch.arange(60) < torch.tensor([[60], [9], [40]])).long()
+    shapes = []
+    model.layers[0].mixer.core.register_forward_pre_hook(lambda module, args: shapes.append(tuple(args[0].shape)))
+    model(ids, attention_mask=mask)
+    assert shapes == [(1, 60, 2, 8), (1, 9, 2, 8), (1, 40, 2, 8)]
+
+
+# Kernels
+
+
+@pytest.mark.parametrize(
+    ("position", "bidirectional", "window"), [("rope", False, None), ("fire", True, None), ("alibi", True, 4)]
+)
+def test_flex_attention_agrees(position, bidirectional, window):
+    torch._dynamo.reset()
+    case = BACKBONE[bidirectional]
+    model, inputs = case.model(hidden_size=32, **positioned(position, attention_window=window)), case.inputs()
+    inputs = pad(inputs, 17, "left")
+    inputs["attention_mask"][0] = 1
+    with torch.no_grad():
+        expected = result(model(**inputs))
+        model.set_attn_implementation("flex_attention")
+        got = result(model(**inputs))
+    kept = inputs["attention_mask"].bool()
+    torch.testing.assert_close(got[kept], expected[kept], atol=1e-4, rtol=1e-4)
+    with pytest.raises(ValueError, match='"flex_attention" has no gradients on a CPU'):
+        model(**inputs)
+
+
+def test_other_kernels_get_mask_and_bias():
+    """A kernel registered by a user sees what transformers' own kernels see."""
+    calls = []
+
+    def kernel(module, query, key, value, mask, position_bias=None, **kwargs):
+        calls.append((mask, position_bias))
+        total = mask if position_bias is None else position_bias if mask is None else mask + position_bias
+        return attention.eager_attention_forward(module, query, key, value, total, **kwargs)
+
+    ALL_ATTENTION_FUNCTIONS.register("toy_kernel", kernel)
+    ALL_MASK_ATTENTION_FUNCTIONS.register("toy_kernel", ALL_MASK_ATTENTION_FUNCTIONS["eager"])
+    for position, window in (("alibi", None), ("fire", 4), ("rope", 4)):
+        for bidirectional in (True, False):
+            case = BACKBONE[bidirectional]
+            model = case.model(**positioned(position, attention_window=window))
+            inputs = pad(case.inputs(), 14, "right")
+            inputs["attention_mask"][0] = 1
+            expected = result(model(**inputs))
+            model.set_attn_implementation("toy_kernel")
+            got, kept = result(model(**inputs)), inputs["attention_mask"].bool()
+            torch.testing.assert_close(got[kept], expected[kept], atol=1e-5, rtol=1e-5)
+            assert (calls[-1][1] is not None) is (position != "rope")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (positioned("alibi"), 'cannot do position_embedding_type="alibi"'),
+        (positioned("fire"), 'cannot do position_embedding_type="fire"'),
+        (positioned("rope", attention_window=4), "cannot do attention_window=4"),
+    ],
+)
+def test_flash_attention_refuses_what_it_cannot_do(fields, message):
+    model = BACKBONE[True].model(**fields)
+    # Without the package transformers refuses the name itself, so it is set behind its back.
+    model.config._attn_implementation_internal = "flash_attention_2"
+    with pytest.raises(ValueError, match=message):
+        model(torch.full((2, 5), 3))
+
+
+def test_attention_implementations_are_declared():
+    for flag in ("_supports_sdpa", "_supports_flash_attn", "_supports_flex_attn", "_supports_attention_backend"):
+        assert getattr(TransformerModel, flag)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"rope_theta": 500.0}, "rope_theta=500.0, which has no effect"),
+        ({"rope_layout": "interleaved"}, "rope_layout='interleaved', which has no effect"),
+        (
+            {"position_embedding_type": "rope", "max_position_embeddings": 64},
+            "=64, which has no effect",
+        ),
+        ({"fire_width": 8}, "fire_width=8, which has no effect"),
+        ({"fire_threshold": 8.0}, "fire_threshold=8.0, which has no effect"),
+        ({"fire_signed": True}, "fire_signed=True, which has no effect"),
+        (
+            {"position_embedding_type": "fire", "fire_signed": True, "bidirectional": False},
+            "fire_signed=True, which has no effect with bidirectional=False",
+        ),
+        ({"position_embedding_type": "fire", "fire_threshold": 0}, "fire_threshold=0, which must be positive"),
+        ({"attention_neighbors": 2}, "attention_neighbors=2, which has no effect without attention_window"),
+        ({"attention_window": 4, "attention_neighbors": -1}, "attention_neighbors=-1, which must be at least 0"),
+        ({"attention_window": 0}, "attention_window=0, which must be at least 1"),
+        ({"attention_dropout": 1.0}, "attention_dropout=1.0"),
+        ({"position_embedding_type": "relative"}, "position_embedding_type"),
+    ],
+)
+def test_fields_without_effect_are_refused(fields, message):
+    with pytest.raises(StrictDataclassError, match=message):
+        TransformerConfig(vocab_size=5, **fields)
