@@ -26,7 +26,10 @@ from .configuration_sgconv import SGConvConfig
 from .configuration_transformer import TransformerConfig
 from .configuration_wrapped import WrappedConfig
 from .feature_extraction_sequence import LongSequenceFeatureExtractor
-from .modeling_common import LongSequencePreTrainedModel, parameter_groups
+from .modeling_common import (
+    LongSequencePreTrainedModel,
+    parameter_groups,
+)
 from .pipeline_sequence import register_pipeline
 
 FAMILIES: dict[str, type[LongSequenceConfig]] = {

@@ -82,7 +82,7 @@ class MaskedBatchNorm(nn.Module):
         init.ones_(self.running_var)
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None, updated: set[int] | None) -> Tensor:
-        x = hidden_states.float()
+        x = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
         if self.training:
             kept = x.flatten(0, 1) if attention_mask is None else x[attention_mask]  # (positions, H)
             variance, mean = torch.var_mean(kept, dim=0, correction=0)
@@ -94,7 +94,7 @@ class MaskedBatchNorm(nn.Module):
                 if updated is not None:
                     updated.add(id(self))
         else:
-            mean, variance = self.running_mean.float(), self.running_var.float()
+            mean, variance = self.running_mean.to(x.dtype), self.running_var.to(x.dtype)
         scale = self.weight * torch.rsqrt(variance + self.eps)
         return ((x - mean) * scale + self.bias).to(hidden_states.dtype)
 
@@ -176,7 +176,9 @@ class Packing:
 
 def get_state(cache: Cache, layer_idx: int) -> Tensor | None:
     """The recurrent state a layer left in the cache, (B, ...), or None before its first step."""
-    return cache.layers[layer_idx].recurrent_states[0]
+    state = cache.layers[layer_idx].recurrent_states[0]
+    # The next state is written over it, and a backward pass may still need this one.
+    return state.clone() if state is not None and torch.is_grad_enabled() else state
 
 
 def set_state(cache: Cache, layer_idx: int, state: Tensor) -> None:

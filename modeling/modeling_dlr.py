@@ -16,11 +16,13 @@ from transformers import initialization as init
 
 from .configuration_dlr import DLRConfig
 from .diagonal_mixer import DiagonalMixer
-from .modeling_common import (
+from .heads import (
     LongSequenceForCausalLM,
     LongSequenceForMaskedLM,
     LongSequenceForReconstruction,
     LongSequenceForSequenceClassification,
+)
+from .modeling_common import (
     LongSequenceModel,
     LongSequencePreTrainedModel,
 )

@@ -15,11 +15,13 @@ from transformers import PreTrainedConfig
 from .attention import FullAttention
 from .blocks import Mixer, ResidualBlock
 from .configuration_hybrid import HybridConfig
-from .modeling_common import (
+from .heads import (
     LongSequenceForCausalLM,
     LongSequenceForMaskedLM,
     LongSequenceForReconstruction,
     LongSequenceForSequenceClassification,
+)
+from .modeling_common import (
     LongSequenceModel,
     LongSequencePreTrainedModel,
 )

@@ -14,11 +14,13 @@ from transformers import PreTrainedConfig
 from transformers import initialization as init
 
 from .configuration_lru import LRUConfig
-from .modeling_common import (
+from .heads import (
     LongSequenceForCausalLM,
     LongSequenceForMaskedLM,
     LongSequenceForReconstruction,
     LongSequenceForSequenceClassification,
+)
+from .modeling_common import (
     LongSequenceModel,
     LongSequencePreTrainedModel,
 )

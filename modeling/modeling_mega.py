@@ -19,11 +19,13 @@ from transformers.utils.output_capturing import OutputRecorder
 
 from .blocks import Mixer, Packing, ResidualBlock, SequenceDropout
 from .configuration_mega import MegaConfig
-from .modeling_common import (
+from .heads import (
     LongSequenceForCausalLM,
     LongSequenceForMaskedLM,
     LongSequenceForReconstruction,
     LongSequenceForSequenceClassification,
+)
+from .modeling_common import (
     LongSequenceModel,
     LongSequencePreTrainedModel,
 )

@@ -19,11 +19,13 @@ from transformers.cache_utils import Cache
 from .blocks import step_constants
 from .configuration_s4 import S4Config
 from .convolution_mixer import ConvolutionMixer
-from .modeling_common import (
+from .heads import (
     LongSequenceForCausalLM,
     LongSequenceForMaskedLM,
     LongSequenceForReconstruction,
     LongSequenceForSequenceClassification,
+)
+from .modeling_common import (
     LongSequenceModel,
     LongSequencePreTrainedModel,
 )

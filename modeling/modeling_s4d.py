@@ -17,11 +17,13 @@ from transformers import initialization as init
 
 from .configuration_s4d import S4DConfig
 from .diagonal_mixer import DiagonalMixer
-from .modeling_common import (
+from .heads import (
     LongSequenceForCausalLM,
     LongSequenceForMaskedLM,
     LongSequenceForReconstruction,
     LongSequenceForSequenceClassification,
+)
+from .modeling_common import (
     LongSequenceModel,
     LongSequencePreTrainedModel,
 )

@@ -15,11 +15,13 @@ from transformers import PreTrainedConfig
 from transformers import initialization as init
 
 from .configuration_s5 import S5Config
-from .modeling_common import (
+from .heads import (
     LongSequenceForCausalLM,
     LongSequenceForMaskedLM,
     LongSequenceForReconstruction,
     LongSequenceForSequenceClassification,
+)
+from .modeling_common import (
     LongSequenceModel,
     LongSequencePreTrainedModel,
 )

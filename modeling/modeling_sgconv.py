@@ -17,11 +17,13 @@ from transformers import initialization as init
 from .blocks import Packing
 from .configuration_sgconv import SGConvConfig
 from .convolution_mixer import ConvolutionMixer
-from .modeling_common import (
+from .heads import (
     LongSequenceForCausalLM,
     LongSequenceForMaskedLM,
     LongSequenceForReconstruction,
     LongSequenceForSequenceClassification,
+)
+from .modeling_common import (
     LongSequenceModel,
     LongSequencePreTrainedModel,
 )

@@ -12,11 +12,13 @@ from transformers.utils.output_capturing import OutputRecorder
 from .attention import AttentionCore, FullAttention
 from .blocks import ResidualBlock
 from .configuration_transformer import TransformerConfig
-from .modeling_common import (
+from .heads import (
     LongSequenceForCausalLM,
     LongSequenceForMaskedLM,
     LongSequenceForReconstruction,
     LongSequenceForSequenceClassification,
+)
+from .modeling_common import (
     LongSequenceModel,
     LongSequencePreTrainedModel,
 )

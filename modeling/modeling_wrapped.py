@@ -19,11 +19,13 @@ from transformers.cache_utils import Cache, DynamicCache
 
 from .blocks import SequenceEmbeddings
 from .configuration_wrapped import DIRECTIONS, SSM_PARAMETER_PATTERNS, STEPPING, WrappedConfig
-from .modeling_common import (
+from .heads import (
     LongSequenceForCausalLM,
     LongSequenceForMaskedLM,
     LongSequenceForReconstruction,
     LongSequenceForSequenceClassification,
+)
+from .modeling_common import (
     LongSequenceModel,
     LongSequenceModelOutput,
     LongSequencePreTrainedModel,

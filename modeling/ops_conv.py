@@ -183,9 +183,7 @@ def fft_conv(u: Tensor, kernel: Tensor, kernel_backward: Tensor | None = None, s
     return _apply(_FFTConv, u, kernel, kernel_backward, skip)
 
 
-def traced_conv(
-    u: Tensor, kernel: Tensor, kernel_backward: Tensor | None = None, skip: Tensor | None = None
-) -> Tensor:
+def traced_conv(u: Tensor, kernel: Tensor, kernel_backward: Tensor | None = None, skip: Tensor | None = None) -> Tensor:
     """The same as `fft_conv` in operations that a graph can hold for any length; see there for arguments."""
     length = u.shape[1]
     padded = 2 * length

@@ -13,7 +13,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from neverscratch.modeling import TransformerConfig, attention
 from neverscratch.modeling.blocks import MaskedBatchNorm, Packing, SequenceDropout
-from neverscratch.modeling.modeling_common import clean_mask
+from neverscratch.modeling.modeling_common import (
+    clean_mask,
+)
 from neverscratch.modeling.modeling_transformer import (
     TransformerForCausalLM,
     TransformerForMaskedLM,

@@ -1,0 +1,370 @@
+"""Every head and its loss, written once for all families: a fair comparison needs the same head and loss.
+
+A family's head names its own base beside the one here, as `modeling_common.py` shows.
+
+Legend: B batch, L length, H hidden, C channels.
+"""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import GenerationMixin
+from transformers.cache_utils import Cache
+from transformers.modeling_outputs import MaskedLMOutput, ModelOutput, SequenceClassifierOutput
+from transformers.utils import can_return_tuple
+
+from .blocks import SequencePooling
+from .configuration_common import LongSequenceConfig
+from .modeling_common import LongSequencePreTrainedModel, clean_mask
+
+# What `pipeline(model=folder, trust_remote_code=True)` reads from config.json.
+CUSTOM_PIPELINES = {
+    "sequence-classification": {
+        "impl": "pipeline_sequence.SequenceClassificationPipeline",
+        "pt": ["AutoModelForSequenceClassification"],
+    }
+}
+
+
+@dataclass
+class CausalOutput(ModelOutput):
+    """Output of `LongSequenceForCausalLM`, with the cache to generate on from.
+
+    Args:
+        loss: Scalar, if `labels` were given.
+        logits: Scores of the vocabulary (B, L, vocabulary).
+        cache: The states to go on from, if `use_cache` or `cache` was given.
+        hidden_states: Tuple of (B, L, H), if asked for.
+        attentions: Tuple of (B, heads, L, L), if asked for.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    cache: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+@dataclass
+class ReconstructionOutput(ModelOutput):
+    """Output of `LongSequenceForReconstruction`.
+
+    Args:
+        loss: Scalar, if `labels` were given.
+        logits: Reconstructed values (B, L, C), or scores of the levels (B, L, levels).
+        cache: The states to go on from, if `use_cache` or `cache` was given.
+        hidden_states: Tuple of (B, L, H), if asked for.
+        attentions: Tuple of (B, heads, L, L), if asked for.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    cache: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+def scale_loss(total: Tensor, count: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
+    """Divide a sum by the items of the whole optimiser step if the Trainer gave them, else by those of this batch."""
+    if num_items_in_batch is None:
+        return total / count.clamp(min=1)
+    if isinstance(num_items_in_batch, Tensor):
+        num_items_in_batch = num_items_in_batch.to(total.device)
+    return total / num_items_in_batch
+
+
+def token_loss(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
+    """Cross-entropy in float32 over the labels that are not -100."""
+    labels = labels.to(logits.device)
+    total = F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), ignore_index=-100, reduction="sum")
+    return scale_loss(total, (labels != -100).sum(), num_items_in_batch)
+
+
+def classification_loss(
+    logits: Tensor, labels: Tensor, problem_type: str | None, num_items_in_batch: Tensor | int | None = None
+) -> Tensor:
+    """Loss in float32, averaged over the labels; without `problem_type` it follows from their number and type.
+
+    Args:
+        logits: (B, num_labels).
+        labels: (B,) long, or (B, num_labels) float.
+        num_items_in_batch: Labels (entries of `labels`) of the whole optimiser step; None counts those of this batch.
+    """
+    logits, labels = logits.float(), labels.to(logits.device)
+    if problem_type is None:
+        if logits.shape[-1] == 1:
+            problem_type = "regression"
+        else:
+            problem_type = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+    if problem_type == "single_label_classification":
+        total = F.cross_entropy(logits, labels.flatten(), reduction="sum")
+        return scale_loss(total, labels.new_tensor(labels.numel()), num_items_in_batch)
+    if labels.numel() != logits.numel():
+        raise ValueError(
+            f"{problem_type} takes one label per output, {tuple(logits.shape)}, but got labels {tuple(labels.shape)}."
+        )
+    labels = labels.reshape(logits.shape).float()
+    loss = F.mse_loss if problem_type == "regression" else F.binary_cross_entropy_with_logits
+    return scale_loss(loss(logits, labels, reduction="sum"), labels.new_tensor(labels.numel()), num_items_in_batch)
+
+
+class TokenHead(LongSequencePreTrainedModel):
+    """What the heads over the vocabulary share: a backbone, and a linear layer that may be tied to the embedding."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embeddings.input.weight"}
+
+    def __init__(self, config: LongSequenceConfig) -> None:
+        super().__init__(config)
+        self.require_input("vocab_size", "ForReconstruction")
+        self.model = self.model_class(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        self.lm_head = new_embeddings
+
+
+class LongSequenceForMaskedLM(TokenHead):
+    """Predicts the tokens hidden behind `mask_token_id`."""
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> MaskedLMOutput:
+        """Score the vocabulary at each position.
+
+        Args:
+            labels: (B, L) long; -100, and anything in a padded position, is not counted.
+            num_items_in_batch: Labels counted in the whole optimiser step; None counts those of this batch.
+        """
+        outputs = self.model(input_ids, attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs)
+        logits = self.lm_head(outputs.last_hidden_state)
+        loss = None
+        if labels is not None:
+            if attention_mask is not None:
+                labels = labels.masked_fill(attention_mask == 0, -100)
+            loss = token_loss(logits, labels, num_items_in_batch)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class LongSequenceForCausalLM(TokenHead, GenerationMixin):
+    """Predicts the next token; the labels are shifted here."""
+
+    def __init__(self, config: LongSequenceConfig) -> None:
+        if config.bidirectional:
+            raise ValueError(
+                f"{type(self).__name__} needs bidirectional=False: a bidirectional model sees the token to predict."
+            )
+        super().__init__(config)
+        # `generate` asks for a cache unless told otherwise.
+        self.generation_config.use_cache = self.model.no_step_reason is None
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        logits_to_keep: int = 0,
+        **kwargs: Any,
+    ) -> CausalOutput:
+        """Score the vocabulary for the position after each one.
+
+        Args:
+            labels: (B, L) long, the input itself; -100, and anything in a padded position, is not counted.
+            num_items_in_batch: Labels counted in the whole optimiser step; None counts those of this batch.
+            logits_to_keep: Score only so many positions, from the end; 0 scores all.
+        """
+        outputs = self.model(input_ids, attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs)
+        logits = self.lm_head(outputs.last_hidden_state[:, -logits_to_keep:])
+        loss = None
+        if labels is not None:
+            labels = labels[:, 1:]
+            if attention_mask is not None:
+                kept = attention_mask != 0
+                # The position before the first token is a pad, which has no past to predict from.
+                labels = labels.masked_fill(~(kept[:, 1:] & kept[:, :-1]), -100)
+            loss = token_loss(logits[:, :-1], labels, num_items_in_batch)
+        return CausalOutput(
+            loss=loss,
+            logits=logits,
+            cache=outputs.cache,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class LongSequenceForReconstruction(LongSequencePreTrainedModel):
+    """Predicts hidden values, or without `bool_masked_pos` the next value: any real number is a legal value."""
+
+    def __init__(self, config: LongSequenceConfig) -> None:
+        super().__init__(config)
+        self.require_input("num_channels", "ForMaskedLM or ForCausalLM")
+        self.model = self.model_class(config)
+        is_levels = config.reconstruction_loss == "cross_entropy"
+        self.decoder = nn.Linear(config.hidden_size, config.num_levels if is_levels else config.num_channels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_values: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        bool_masked_pos: Tensor | None = None,
+        labels: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> ReconstructionOutput:
+        """Reconstruct each position.
+
+        Args:
+            input_values: (B, L, C) float; the values at masked positions are not read.
+            bool_masked_pos: (B, L), True where the value is hidden and the loss is taken. None predicts the next value
+                instead, which needs `bidirectional=False`.
+            labels: Clean values (B, L, C), or levels (B, L) long under `reconstruction_loss="cross_entropy"`.
+            num_items_in_batch: Positions counted in the whole optimiser step; None counts those of this batch.
+        """
+        outputs = self.model(
+            None, attention_mask, input_values, bool_masked_pos, inputs_embeds, return_dict=True, **kwargs
+        )
+        logits = self.decoder(outputs.last_hidden_state)
+        loss = None
+        if labels is not None:
+            loss = self.reconstruction_loss(logits, labels, attention_mask, bool_masked_pos, num_items_in_batch)
+        return ReconstructionOutput(
+            loss=loss,
+            logits=logits,
+            cache=outputs.cache,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+    def reconstruction_loss(
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        attention_mask: Tensor | None,
+        bool_masked_pos: Tensor | None,
+        num_items_in_batch: Tensor | int | None,
+    ) -> Tensor:
+        """Sum over the counted positions of the loss, averaged over channels, divided by their number."""
+        kept = None if attention_mask is None else attention_mask != 0
+        if bool_masked_pos is not None:
+            counted = bool_masked_pos.bool() if kept is None else bool_masked_pos.bool() & kept
+        elif self.config.bidirectional:
+            raise ValueError(
+                f"{type(self).__name__} is bidirectional and would see the values to predict: "
+                "give bool_masked_pos, or build the model with bidirectional=False to predict the next value."
+            )
+        else:
+            logits, labels = logits[:, :-1], labels[:, 1:]
+            counted = labels.new_ones(labels.shape[:2], dtype=torch.bool)
+            counted = counted if kept is None else kept[:, 1:] & kept[:, :-1]
+        logits, labels = logits.float(), labels.to(logits.device)
+        if self.config.reconstruction_loss == "cross_entropy":
+            labels = labels.masked_fill(~counted, -100)
+            total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
+        else:
+            # A NaN in a padded position has to vanish before the difference is taken.
+            labels = labels.float().masked_fill(~counted[..., None], 0.0)
+            difference = F.l1_loss if self.config.reconstruction_loss == "l1" else F.mse_loss
+            total = (difference(logits, labels, reduction="none").mean(-1) * counted).sum()
+        return scale_loss(total, counted.sum(), num_items_in_batch)
+
+
+class LongSequenceForSequenceClassification(LongSequencePreTrainedModel):
+    """Classifies a sequence, or a pair of sequences (B, 2, L), or predicts numbers about it."""
+
+    def __init__(self, config: LongSequenceConfig) -> None:
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.model = self.model_class(config)
+        self.pooling = SequencePooling(config)
+        size = config.hidden_size
+        if config.is_pair:
+            self.classifier: nn.Module = nn.Sequential(
+                nn.Linear(4 * size, size), nn.GELU(), nn.Linear(size, config.num_labels)
+            )
+        else:
+            self.classifier = nn.Linear(size, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        input_values: Tensor | None = None,
+        labels: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> SequenceClassifierOutput:
+        """Score the labels.
+
+        Args:
+            input_ids, attention_mask, input_values, inputs_embeds: As for the model; (B, 2, L, ...) if `is_pair`.
+            labels: (B,) long for one label per example, (B, num_labels) for several, float for regression.
+            num_items_in_batch: Labels counted in the whole optimiser step; None counts those of this batch.
+        """
+        if kwargs.get("use_cache") or kwargs.get("cache") is not None:
+            raise ValueError(
+                f"{type(self).__name__} pools over the whole sequence, so use_cache=True and cache are not possible; "
+                "stream through the model without head (AutoModel), or give the whole sequence."
+            )
+        if self.config.is_pair:
+            inputs = (input_ids, attention_mask, input_values, inputs_embeds)
+            input_ids, attention_mask, input_values, inputs_embeds = (self.fold_pairs(x) for x in inputs)
+        outputs = self.model(
+            input_ids, attention_mask, input_values, inputs_embeds=inputs_embeds, return_dict=True, **kwargs
+        )
+        pooled = self.pooling(outputs.last_hidden_state, clean_mask(attention_mask))
+        if self.config.is_pair:
+            first, second = pooled[0::2], pooled[1::2]
+            pooled = torch.cat([first, second, first * second, first - second], dim=-1)
+        logits = self.classifier(pooled)
+        loss = None
+        if labels is not None:
+            loss = classification_loss(logits, labels, self.config.problem_type, num_items_in_batch)
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+    def save_pretrained(self, save_directory: str | os.PathLike, is_main_process: bool = True, **kwargs: Any) -> None:
+        """Save as always, with the code of the classification pipeline beside that of the model."""
+        code = Path(__file__).with_name("pipeline_sequence.py")
+        # The code is not there for a model loaded from a checkpoint whose pipeline was never used.
+        self.config.custom_pipelines = CUSTOM_PIPELINES if code.is_file() else {}
+        if code.is_file() and is_main_process:
+            os.makedirs(save_directory, exist_ok=True)
+            shutil.copyfile(code, Path(save_directory) / code.name)
+        super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
+
+    @staticmethod
+    def fold_pairs(x: Tensor | None) -> Tensor | None:
+        """(B, 2, ...) to (2B, ...)."""
+        if x is None:
+            return None
+        if x.dim() < 3 or x.shape[1] != 2:
+            raise ValueError(f"is_pair=True takes inputs of shape (batch, 2, length, ...), but got {tuple(x.shape)}.")
+        return x.flatten(0, 1)
