@@ -1,7 +1,7 @@
-"""The model and every head, written once for all families: a fair comparison needs the same container, head and loss.
+"""The model without head, written once for all families: a fair comparison needs the same container.
 
-A family subclasses `LongSequencePreTrainedModel` to name its config and its mixer (`mixer_class`), then each class
-below together with it, and points `model_class` of the former at its model:
+A family subclasses `LongSequencePreTrainedModel` to name its config and its mixer (`mixer_class`), then the model below
+and each head of `heads.py` together with it, and points `model_class` of the former at its model:
 
     class ToyPreTrainedModel(LongSequencePreTrainedModel):
         config: ToyConfig
