@@ -24,12 +24,9 @@ from .blocks import Mixer, Packing, SequenceDropout, get_state, set_state
 from .ops_conv import long_conv
 
 
-def gelu(x: Tensor) -> Tensor:
-    """Exact GELU; in a step of few numbers by two plain operations, as setting up the fused one takes longer there."""
-    few = x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() <= 1024
-    if few and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        return x * torch.special.ndtr(x)
-    return F.gelu(x)
+def step_gelu(x: Tensor) -> Tensor:
+    """Exact GELU of one step: two plain operations, as setting up the fused one takes longer than these few numbers."""
+    return x * torch.special.ndtr(x) if x.dtype == torch.float32 and x.numel() <= 1024 else F.gelu(x)
 
 
 class ConvolutionMixer(Mixer):
@@ -87,7 +84,7 @@ class ConvolutionMixer(Mixer):
             set_state(cache, self.layer_idx, state)
         if packing is not None:
             y = packing.pack(y)
-        y = self.dropout(gelu(y))
+        y = self.dropout(F.gelu(y) if cache is None else step_gelu(y))
         batch, length, hidden = y.shape
         # `long_conv` is feature first in memory: as a matrix it is a transposed one, which the product takes as it is.
         y = self.output_linear(y.reshape(batch * length, hidden))

@@ -34,7 +34,7 @@ def recipe_file(tmp_path):
     ("arguments", "message"),
     [
         (["compare", "digist"], "Did you mean 'digits'"),
-        (["compare", "digits", "--models", "s4e"], "Unknown model 's4e'. Did you mean 's4d'"),
+        (["compare", "digits", "--models", "s4dd"], "Unknown model 's4dd'. Did you mean 's4d'"),
         (["compare", "digits", "--arms", "scratch,stp"], "Unknown arm 'stp'. Did you mean 'spt'"),
         (["compare", "digits", "--arms", ","], "--arms is empty"),
         (["compare", "digits", "--set", "finetune.lerning_rate=1"], "Did you mean 'learning_rate'"),
@@ -95,9 +95,9 @@ def test_default_models_are_compared_unless_told_otherwise(tmp_path, monkeypatch
     for arguments, shown in (([], {"s4d"}), (["--models", "all"], {"s4d", "transformer"})):
         assert call("compare", path, "--dry-run", *arguments, monkeypatch=monkeypatch) == 0
         assert {line.split()[0] for line in capsys.readouterr().out.splitlines()} == shown
-    path.write_text(yaml.safe_dump({**RAW, "default_models": ["s4e"]}))
+    path.write_text(yaml.safe_dump({**RAW, "default_models": ["s4dd"]}))
     assert call("compare", path, "--dry-run", monkeypatch=monkeypatch) == 1
-    assert "default_models: Unknown model 's4e'. Did you mean 's4d'" in capsys.readouterr().err
+    assert "default_models: Unknown model 's4dd'. Did you mean 's4d'" in capsys.readouterr().err
 
 
 def test_show_lists_each_parameter_with_its_rate_and_decay(recipe_file, monkeypatch, capsys):

@@ -29,7 +29,7 @@ def test_recipes_write_numbers_that_yaml_reads_as_numbers(name):
         ("finetune.learnin_rate=1", "'learnin_rate'.*Did you mean 'learning_rate'"),
         ("finetunee.learning_rate=1", "'finetunee'.*Did you mean 'finetune'"),
         ("objectiv=masked_tokens", "'objectiv'.*Did you mean 'objective'"),
-        ("models.s4e.config.d_state=8", "'s4e'.*Did you mean 's4d'"),
+        ("models.s4dd.config.d_state=8", "'s4dd'.*Did you mean 's4d'"),
         ("models.s4d.config.d_stat=8", "'d_stat'.*Did you mean 'd_state'"),
         ("models.s4d.confg.d_state=8", "'confg'.*Did you mean 'config'"),
         ("finetune.learning_rate=abc", "finetune.learning_rate: .*valid number"),
@@ -52,7 +52,7 @@ def test_recipes_write_numbers_that_yaml_reads_as_numbers(name):
         ("finetune.max_steps=true", "finetune.max_steps: .*valid integer"),
         ("finetune.weight_decay=-1", "weight_decay=-1 is negative"),
         ("task_options.name=x", "task has no such option"),
-        ("models.s4d.family=s4e", "'s4e'.*Did you mean 's4d'"),
+        ("models.s4d.family=s4dd", "'s4dd'.*Did you mean 's4d'"),
     ],
 )
 def test_bad_settings_are_refused_with_the_nearest_name(setting, message):
