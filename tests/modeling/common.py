@@ -182,6 +182,10 @@ REFUSED: dict[tuple[str, str], str] = {
 }
 
 
+# Families with full attention: length 65,536 is left to their variants in blocks and chunks.
+QUADRATIC = ("transformer", "mega", "wrapped", "hybrid")
+
+
 @dataclass(frozen=True)
 class Case:
     """One head of one family, or of a variant of it, on one kind of input, in one direction."""

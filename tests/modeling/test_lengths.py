@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-from common import CAUSAL_NAMES, NAMES, Case, directions, lengthened
+from common import CAUSAL_NAMES, NAMES, QUADRATIC, Case, directions, lengthened
 
-# Full attention takes the square of the length, which 65,536 does not allow; all else has to.
-QUADRATIC = ("transformer", "mega", "wrapped", "hybrid")
 LINEAR_NAMES = [
     name for name in NAMES if not name.startswith(QUADRATIC) or "local" in name or "chunk" in name or "mamba" in name
 ]
