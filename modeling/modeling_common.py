@@ -102,6 +102,25 @@ def clean_step_mask(attention_mask: Tensor | None, length: int) -> Tensor | None
     return mask[:, -length:]
 
 
+def input_shape(*inputs: Tensor | None) -> torch.Size:
+    """Batch and length of the one input that was given.
+
+    Raises:
+        ValueError: If none or several were given, or there is nothing in it.
+    """
+    given = [x for x in inputs if x is not None]
+    if len(given) != 1:
+        raise ValueError("Give exactly one of input_ids, input_values and inputs_embeds.")
+    shape = given[0].shape[:2]
+    if len(shape) != 2:
+        raise ValueError(f"The input has shape {tuple(given[0].shape)}, but must be (batch, length, ...).")
+    if not torch.compiler.is_compiling() and 0 in shape:
+        raise ValueError(
+            f"The input has shape {tuple(given[0].shape)}; give at least one sequence of at least one step."
+        )
+    return shape
+
+
 def right_padded_order(mask: Tensor | None) -> Tensor | None:
     """Order of positions that brings each row's kept run to the front, (B, L), or None if it is there already."""
     if mask is None or (not torch.compiler.is_compiling() and bool(mask[:, 0].all())):
@@ -268,10 +287,7 @@ class LongSequenceModel(LongSequencePreTrainedModel):
             cache: The states of a former call, of which this input is the continuation; it is updated in place.
             use_cache: Make and return such a cache.
         """
-        inputs = [x for x in (input_ids, input_values, inputs_embeds) if x is not None]
-        if len(inputs) != 1:
-            raise ValueError("Give exactly one of input_ids, input_values and inputs_embeds.")
-        shape = inputs[0].shape[:2]
+        shape = input_shape(input_ids, input_values, inputs_embeds)
         if bool_masked_pos is not None and bool_masked_pos.shape != shape:
             raise ValueError(
                 f"bool_masked_pos has shape {tuple(bool_masked_pos.shape)}, but the input has {tuple(shape)}."
@@ -368,7 +384,7 @@ class LongSequenceModel(LongSequencePreTrainedModel):
         if getattr(self.config, needed) is None:
             raise ValueError(f"{type(self).__name__} got {given}, but its config has no {needed}.")
         if input_values is None:
-            return self.embeddings.embed_tokens(input_ids)
+            return self.embed_tokens(input_ids)
         if input_values.dim() != 3 or input_values.shape[-1] != self.config.num_channels:
             raise ValueError(
                 f"input_values has shape {tuple(input_values.shape)}, but must be (batch, length, "
@@ -377,6 +393,15 @@ class LongSequenceModel(LongSequencePreTrainedModel):
         masked = None if bool_masked_pos is None else bool_masked_pos.bool()
         hidden = masked if mask is None else ~mask if masked is None else masked | ~mask
         return self.embeddings.embed_values(input_values, hidden, masked)
+
+    def embed_tokens(self, input_ids: Tensor) -> Tensor:
+        try:
+            return self.embeddings.embed_tokens(input_ids)
+        except IndexError as error:
+            raise ValueError(
+                f"input_ids reach from {int(input_ids.min())} to {int(input_ids.max())}, but the model has "
+                f"vocab_size={self.config.vocab_size}, ids 0 to {self.config.vocab_size - 1}."
+            ) from error
 
     @capture_outputs
     def encode(

@@ -62,11 +62,13 @@ def gelu_feed_forward(x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down
     Returns:
         (..., H).
     """
+    # A graph must hold for any number of tokens, so it is not even looked at.
+    if torch.compiler.is_compiling() or x.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+        return gelu_feed_forward_reference(x, up, up_bias, down, down_bias)
     tokens = x.numel() // x.shape[-1]
     is_plain = x.dtype in (torch.float32, torch.float64) and x.dtype == up.dtype
-    # Below four pieces nothing is gained; autocast and graphs are left to the plain form.
-    pays = x.device.type == "cpu" and is_plain and tokens >= 4 * _PIECE + 1 and torch.is_grad_enabled()
-    if not pays or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
+    # Without a backward, or for four pieces and less, nothing is gained.
+    if not is_plain or tokens <= 4 * _PIECE or not torch.is_grad_enabled():
         return gelu_feed_forward_reference(x, up, up_bias, down, down_bias)
     return _FeedForward.apply(x.reshape(tokens, -1), up, up_bias, down, down_bias).view(x.shape)
 

@@ -433,6 +433,19 @@ def test_generating_is_taking_the_best_token_again_and_again(family, tmp_path):
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_input_that_is_none_is_refused(family):
+    model = Case(family, "AutoModelForMaskedLM", "tokens", True).model()
+    for shape in ((0, 5), (2, 0)):
+        with pytest.raises(ValueError, match="give at least one sequence of at least one step"):
+            model(input_ids=torch.zeros(shape, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"must be \(batch, length, ...\)"):
+        model(input_ids=torch.zeros(5, dtype=torch.long))
+    for wrong in (VOCAB, -1):
+        with pytest.raises(ValueError, match=f"vocab_size={VOCAB}, ids 0 to {VOCAB - 1}"):
+            model(input_ids=torch.tensor([[3, wrong]]))
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
 def test_embedded_input(family):
     case = classifier(family, "tokens")
     model, ids = case.model(), case.inputs()["input_ids"]
