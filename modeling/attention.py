@@ -175,6 +175,7 @@ def block_layout(
         last = last.expand(rows, per_row).flatten()
         place = None
     else:
+        assert packing is not None
         rows, blocks = 1, (lengths + size - 1) // size
         count = int(blocks.sum())
         first = blocks.cumsum(0) - blocks
@@ -369,7 +370,7 @@ class FullAttention(Mixer):
         query, key, value = (project(hidden_states).view(shape) for project in (self.q_proj, self.k_proj, self.v_proj))
         if rotary is not None:
             query, key = (apply_rotary(x, *rotary, self.rope_layout) for x in (query, key))
-        if splits:
+        if splits and packing is not None:
             mixed = self.attend_each(query, key, value, packing.lengths, prepared["mask"], prepared["bias"])
         elif packing is not None and prepared.get("blocks") is None:
             query, key, value = (packing.unpack(x) for x in (query, key, value))

@@ -67,8 +67,8 @@ class LongSequenceConfig(PreTrainedConfig):
     tie_word_embeddings: bool = False
 
     # Field -> (switch, values): the field has an effect only if the switch has one of the values. No annotation, or it
-    # would be a field itself.
-    ACTIVE_IF = {"num_levels": ("reconstruction_loss", ("cross_entropy",))}
+    # would count as a field.
+    ACTIVE_IF = dict[str, tuple[str, tuple[Any, ...]]](num_levels=("reconstruction_loss", ("cross_entropy",)))
 
     @property
     def layer_types(self) -> list[str]:

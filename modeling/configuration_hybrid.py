@@ -57,7 +57,7 @@ class HybridConfig(LongSequenceConfig):
     }
 
     mixers: list[str | dict] | None = None
-    num_hidden_layers: int | None = None
+    num_hidden_layers: int | None = None  # type: ignore[assignment]
     position_embedding_type: Literal["none", "sinusoidal", "learned"] = "none"
     max_position_embeddings: int | None = None
 
@@ -73,11 +73,13 @@ class HybridConfig(LongSequenceConfig):
 
     def mixer_type(self, layer_idx: int) -> str:
         """Name of the mixer of a layer."""
+        assert self.mixers is not None
         entry = self.mixers[layer_idx % len(self.mixers)]
         return entry if isinstance(entry, str) else entry["type"]
 
     def layer_key(self, layer_idx: int) -> str:
         """Equal for layers that are described alike."""
+        assert self.mixers is not None
         entry = self.mixers[layer_idx % len(self.mixers)]
         return json.dumps({"type": entry} if isinstance(entry, str) else entry, sort_keys=True)
 
@@ -87,6 +89,7 @@ class HybridConfig(LongSequenceConfig):
         Raises:
             ValueError: If the entry makes no sense.
         """
+        assert self.mixers is not None
         position = layer_idx % len(self.mixers)
         entry = self.mixers[position]
         own = {} if isinstance(entry, str) else dict(entry)
@@ -127,6 +130,7 @@ class HybridConfig(LongSequenceConfig):
                 f"HybridConfig has max_position_embeddings={self.max_position_embeddings} and "
                 f"position_embedding_type={self.position_embedding_type!r}; set the former to the longest sequence."
             )
+        assert self.mixers is not None and self.num_hidden_layers is not None
         if self.num_hidden_layers % len(self.mixers):
             raise ValueError(
                 f"HybridConfig has num_hidden_layers={self.num_hidden_layers} and {len(self.mixers)} mixers, which are "

@@ -61,9 +61,9 @@ class WrappedConfig(LongSequenceConfig):
     sub_configs_defaults = {"backbone_config": SubConfigSpec(AutoConfig, model_type="gpt_neox", optional=True)}
 
     backbone_config: dict | PreTrainedConfig | None = None
-    hidden_size: int | None = None
-    num_hidden_layers: int | None = None
-    bidirectional: bool | None = None
+    hidden_size: int | None = None  # type: ignore[assignment]
+    num_hidden_layers: int | None = None  # type: ignore[assignment]
+    bidirectional: bool | None = None  # type: ignore[assignment]
     ssm_parameter_patterns: list[str] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:

@@ -400,7 +400,7 @@ class LongSequenceModel(LongSequencePreTrainedModel):
         except IndexError as error:
             raise ValueError(
                 f"input_ids reach from {int(input_ids.min())} to {int(input_ids.max())}, but the model has "
-                f"vocab_size={self.config.vocab_size}, ids 0 to {self.config.vocab_size - 1}."
+                f"vocab_size={self.config.vocab_size}: ids start at 0 and end below that."
             ) from error
 
     @capture_outputs

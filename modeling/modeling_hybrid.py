@@ -58,7 +58,7 @@ class HybridPreTrainedModel(LongSequencePreTrainedModel):
     _supports_flash_attn = TransformerPreTrainedModel._supports_flash_attn
     _supports_flex_attn = TransformerPreTrainedModel._supports_flex_attn
     _supports_attention_backend = TransformerPreTrainedModel._supports_attention_backend
-    _can_record_outputs = {
+    _can_record_outputs: dict[str, Any] = {
         "hidden_states": ResidualBlock,
         "attentions": [
             TransformerPreTrainedModel._can_record_outputs["attentions"],

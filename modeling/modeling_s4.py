@@ -70,7 +70,7 @@ class S4Mixer(ConvolutionMixer):
         # A complex normal with E |C|^2 = 1.
         init.normal_(self.C, std=math.sqrt(0.5))
 
-    def system(self) -> tuple[Tensor, ...]:
+    def system(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         """dt, Re A, Im A, P, B and C, as the ops take them."""
         # exp in float64: a rounded step or decay would shift the phase of late kernel values.
         return self.log_dt.double().exp(), -self.log_A_real.double().exp(), self.A_imag, self.P, self.B, self.C

@@ -52,7 +52,8 @@ def build_backbone(config: WrappedConfig) -> PreTrainedModel:
     Raises:
         ValueError: If the model cannot be wrapped.
     """
-    inner = config.backbone_config
+    inner: Any = config.backbone_config
+    assert config.bidirectional is not None and config.hidden_size is not None
     # `from_pretrained(folder, bidirectional=...)` changes the direction after the config was checked.
     config.check_direction(inner.model_type)
     set_direction(inner, config.bidirectional)
@@ -181,9 +182,10 @@ class WrappedModel(WrappedPreTrainedModel, LongSequenceModel):
 
     def check_direction(self) -> None:
         """Probe a backbone whose direction is not known by its kind; on the meta device nothing can be seen."""
-        kind, bidirectional = self.config.backbone_config.model_type, self.config.bidirectional
+        kind, bidirectional = self.backbone.config.model_type, self.config.bidirectional
         if kind in DIRECTIONS or any(parameter.is_meta for parameter in self.backbone.parameters()):
             return
+        assert self.config.hidden_size is not None
         if sees_future(self.backbone, self.config.hidden_size) != bidirectional:
             seen, wanted = ("", "not ") if not bidirectional else ("not ", "")
             raise ValueError(
@@ -213,7 +215,7 @@ class WrappedModel(WrappedPreTrainedModel, LongSequenceModel):
     @property
     def no_step_reason(self) -> str | None:
         """Why the model cannot run step by step, as half a sentence, or None if it can."""
-        kind = self.config.backbone_config.model_type
+        kind = self.backbone.config.model_type
         if self.config.bidirectional:
             return "a bidirectional model needs the future"
         if kind not in STEPPING:
@@ -246,7 +248,7 @@ class WrappedModel(WrappedPreTrainedModel, LongSequenceModel):
             )
         return cache
 
-    def can_pack(self, mask: Tensor | None, **kwargs: Any) -> bool:
+    def can_pack(self, mask: Tensor | None, output_attentions: bool | None = None, **kwargs: Any) -> bool:
         return False
 
     def forward(
@@ -333,7 +335,7 @@ class WrappedModel(WrappedPreTrainedModel, LongSequenceModel):
         length = hidden_states.shape[1]
         wanted = {**wanted, "cache": cache, "use_cache": True}
         # A chunk of several positions would start transformers' Mamba from a zero state.
-        one_by_one = self.config.backbone_config.model_type == "mamba" and cache.has_previous_state(0)
+        one_by_one = self.backbone.config.model_type == "mamba" and cache.has_previous_state(0)
         size = 1 if one_by_one else length
         parts = []
         for start in range(0, length, size):

@@ -113,7 +113,7 @@ def concatenated_kernel_reference(sub_kernels: Tensor, decay: Tensor, length: in
         (R, H, L), float64.
     """
     taps = sub_kernels.shape[3]
-    values = []
+    values: list[Tensor] = []
     for lag in range(length):
         scale, start, factor = 0, 0, 1
         while lag >= start + taps * factor:

@@ -51,7 +51,7 @@ def _steps(v: Tensor, z: Tensor, x: Tensor, block: int, reverse: bool) -> None:
         known = 0 if before is None else min(before.shape[1], state.shape[1])
         if known < state.shape[1]:
             state[:, known:] = drive[:, known:]
-        if known:
+        if before is not None and known:
             torch.addcmul(drive[:, :known], before[:, :known], z, out=state[:, :known])
         before = state
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -251,7 +251,7 @@ def build_model(spec: Spec, data: StageData, source: str | Path | None) -> Any:
     return model
 
 
-def describe_model(recipe: recipe_config.Recipe, model: str, stage: Literal["pretrain", "finetune"]) -> str:
+def describe_model(recipe: recipe_config.Recipe, model: str, stage: str) -> str:
     """A table of the parameters of a model at its start, and of how the optimiser of that stage treats them."""
     spec = stage_spec(recipe, model, stage, seed=0, max_steps=1, source=None)
     task = spec["task"]
