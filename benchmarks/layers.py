@@ -41,7 +41,7 @@ ORIGINALS = {"s4d": "original s4d", "s4": "original s4"}
 OTHERS = ("plain s4d", "original s4d", "original s4", "hf bert", "hf modernbert", "hf mamba", "floor")
 # Families that work on chunks or blocks of a fixed size, and the fields that say so where it is a choice.
 LOCAL_FIELDS: dict[str, Spec] = {
-    "transformer": {"attention_block_size": 128, "position_embedding_type": "none"},
+    "transformer": {"attention_window": 128, "position_embedding_type": "none"},
     "mega": {"chunk_size": 128},
     "s5": {},
     "lru": {},

@@ -384,7 +384,7 @@ class LongSequenceModel(LongSequencePreTrainedModel):
         if getattr(self.config, needed) is None:
             raise ValueError(f"{type(self).__name__} got {given}, but its config has no {needed}.")
         if input_values is None:
-            return self.embed_tokens(input_ids)
+            return self.look_up(input_ids)
         if input_values.dim() != 3 or input_values.shape[-1] != self.config.num_channels:
             raise ValueError(
                 f"input_values has shape {tuple(input_values.shape)}, but must be (batch, length, "
@@ -394,7 +394,8 @@ class LongSequenceModel(LongSequencePreTrainedModel):
         hidden = masked if mask is None else ~mask if masked is None else masked | ~mask
         return self.embeddings.embed_values(input_values, hidden, masked)
 
-    def embed_tokens(self, input_ids: Tensor) -> Tensor:
+    def look_up(self, input_ids: Tensor) -> Tensor:
+        """Embed tokens; a method named `embed_tokens` would be taken for the table by transformers."""
         try:
             return self.embeddings.embed_tokens(input_ids)
         except IndexError as error:

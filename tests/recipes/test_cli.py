@@ -39,7 +39,7 @@ def recipe_file(tmp_path):
         (["compare", "digits", "--arms", ","], "--arms is empty"),
         (["compare", "digits", "--set", "finetune.lerning_rate=1"], "Did you mean 'learning_rate'"),
         (["compare", "digits", "--set", "nonsense"], "not of the form"),
-        (["pretrain", "digits", "--model", "s4", "--out", "x"], "Did you mean 's4d'"),
+        (["pretrain", "digits", "--model", "s4dd", "--out", "x"], "Did you mean 's4d'"),
         (["finetune", "digits", "--from", "scratch", "--out", "x"], "--from scratch needs --model"),
         (["finetune", "digits", "--from", "./nowhere", "--out", "x"], "is no folder and no Hub id"),
         (["finetune", "digits", "--from", ".", "--out", "x"], "holds no config.json"),
