@@ -154,7 +154,15 @@ def test_compare_writes_the_page_and_the_table(recipe_file, tmp_path, monkeypatc
 def test_ctrl_c_keeps_finished_stages_and_says_how_to_go_on(recipe_file, tmp_path):
     out = tmp_path / "runs"
     command = [sys.executable, "-m", "neverscratch.recipes.cli", "compare", str(recipe_file), "--out", str(out)]
-    child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    child = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A shell lets its background jobs ignore the signal, and the tests may be one.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 120
     while not any((out / "stages").glob("*/stage.json")) and time.monotonic() < deadline:
         time.sleep(0.02)
