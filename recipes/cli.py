@@ -190,14 +190,14 @@ def _model_of(source: str, recipe: Recipe, model: str | None) -> str:
         raise ValueError(
             f"--from {source!r} is no folder and no Hub id such as user/name; give a checkpoint or `scratch`."
         )
-    from transformers import AutoConfig
+    from .transfer import check_checkpoint, checkpoint_family
 
-    import neverscratch.modeling  # noqa: F401  (registers the families)
-
-    family = AutoConfig.from_pretrained(source).model_type.removeprefix("neverscratch_")
+    family = checkpoint_family(source)
     names = [name for name, entry in recipe.models.items() if entry.family == family]
     if not names or (model is not None and model not in names):
         raise ValueError(f"{source} holds a {family}, but the model asked for is {model or ', '.join(recipe.models)}.")
+    if Path(source).is_dir():
+        check_checkpoint(Path(source))
     return model or names[0]
 
 

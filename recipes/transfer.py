@@ -1,8 +1,70 @@
 """What goes from a self-pretrained model to the classifier: here, everything but the head."""
 
+import json
 from pathlib import Path
+from typing import Any
 
-from transformers import AutoModel, PreTrainedModel
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig, AutoModel, PreTrainedModel
+
+from neverscratch.modeling import FAMILIES
+
+
+def read_checkpoint_json(path: Path) -> dict[str, Any]:
+    """A JSON file of a checkpoint.
+
+    Raises:
+        ValueError: It is missing, or holds something else.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path.parent} holds no {path.name}; give the folder of a whole checkpoint.")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is empty, cut off or no JSON object; copy it again, or give another checkpoint.")
+    return content
+
+
+def check_checkpoint(folder: Path) -> None:
+    """Refuse a folder that is not a whole checkpoint; of the weights only headers and lengths are read.
+
+    Raises:
+        ValueError: A file is missing or broken.
+    """
+    for name in ("config.json", "preprocessor_config.json"):
+        read_checkpoint_json(folder / name)
+    index = folder / "model.safetensors.index.json"
+    shards = read_checkpoint_json(index).get("weight_map", {}).values() if index.is_file() else ["model.safetensors"]
+    for path in sorted({folder / shard for shard in shards}):
+        if not path.is_file():
+            raise ValueError(f"{folder} holds no {path.name}; give the folder of a whole checkpoint.")
+        try:
+            with safe_open(path, "pt"):
+                pass
+        except (OSError, SafetensorError) as error:
+            raise ValueError(
+                f"{path} is not a whole file of weights ({error}); copy it again, or give another checkpoint."
+            ) from None
+
+
+def checkpoint_family(checkpoint: str) -> str:
+    """Name of the family that a checkpoint, a folder or a Hub id, is of.
+
+    Raises:
+        ValueError: Its configuration cannot be used.
+    """
+    if Path(checkpoint).is_dir():
+        kind = read_checkpoint_json(Path(checkpoint) / "config.json").get("model_type")
+        if kind not in {config.model_type for config in FAMILIES.values()}:
+            raise ValueError(f"{checkpoint} holds a model of type {kind!r}; give a checkpoint of this package.")
+    try:
+        kind = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False).model_type
+    except StrictDataclassError as error:
+        raise ValueError(f"config.json of {checkpoint}: {error.__cause__ or error}") from None
+    return kind.removeprefix("neverscratch_")
 
 
 def transfer_backbone(model: PreTrainedModel, checkpoint: str | Path) -> None:

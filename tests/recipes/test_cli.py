@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from tiny_recipe import RAW
 from transformers import AutoModelForSequenceClassification
 
+from neverscratch.modeling import AUTO_CLASSES, FAMILIES
 from neverscratch.recipes.cli import main
 
 
@@ -130,6 +131,46 @@ def test_pretrain_then_finetune_needs_only_the_folder(recipe_file, tmp_path, mon
     wrong = ["finetune", recipe_file, "--from", first, "--model", "transformer", "--out", tmp_path / "third"]
     assert call(*wrong, monkeypatch=monkeypatch) == 1
     assert "holds a s4d" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("model.safetensors", "half", "model.safetensors is not a whole file of weights"),
+        ("model.safetensors", b"", "model.safetensors is not a whole file of weights"),
+        ("model.safetensors", None, "holds no model.safetensors"),
+        ("model.safetensors.index.json", b'{"weight_map": {"x": "model-1.safetensors"}}', "no model-1.safetensors"),
+        ("config.json", b"{ no", "config.json is empty, cut off or no JSON object"),
+        ("config.json", b"\xff\xfe", "config.json is empty, cut off or no JSON object"),
+        ("config.json", b"[1]", "config.json is empty, cut off or no JSON object"),
+        ("config.json", b"{}", "holds a model of type None"),
+        ("config.json", b'{"model_type": "neverscratch_s9"}', "holds a model of type 'neverscratch_s9'"),
+        (
+            "config.json",
+            b'{"model_type": "neverscratch_s4d", "vocab_size": 9, "d_state": 7}',
+            "d_state=7 is not a positive even",
+        ),
+        ("preprocessor_config.json", b"", "preprocessor_config.json is empty, cut off"),
+        ("preprocessor_config.json", None, "holds no preprocessor_config.json"),
+    ],
+)
+def test_a_broken_checkpoint_is_refused_in_one_sentence(
+    file, content, message, recipe_file, tmp_path, monkeypatch, capsys
+):
+    folder = tmp_path / "first"
+    config = FAMILIES["s4d"](vocab_size=20, hidden_size=16, num_hidden_layers=1, d_state=8)
+    AUTO_CLASSES["AutoModelForMaskedLM"].from_config(config).save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text("{}")
+    path = folder / file
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-100] if content == "half" else content)
+    arguments = ["finetune", recipe_file, "--from", folder, "--out", tmp_path / "second"]
+    assert call(*arguments, monkeypatch=monkeypatch) == 1
+    (error,) = capsys.readouterr().err.strip().splitlines()
+    assert message in error
+    assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml", "first"}
 
 
 def test_compare_writes_the_page_and_the_table(recipe_file, tmp_path, monkeypatch, capsys):
