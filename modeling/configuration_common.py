@@ -3,12 +3,17 @@
 `strict` reads the annotations at run time and checks nothing if their evaluation is postponed.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import fields
+from difflib import get_close_matches
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
-from transformers import PreTrainedConfig
+from transformers import GenerationConfig, PreTrainedConfig
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
 
 # Auto class -> suffix of the class a family offers for it.
 HEADS = {
@@ -18,6 +23,16 @@ HEADS = {
     "AutoModelForPreTraining": "ForReconstruction",
     "AutoModelForSequenceClassification": "ForSequenceClassification",
 }
+
+# What transformers puts into a configuration beside its fields; names that begin with "_" are its own too.
+FOREIGN_FIELDS = {
+    "attn_implementation", "auto_map", "custom_pipelines", "experts_implementation", "finetuning_task", "model_type",
+    "name_or_path", "num_labels", "output_attentions", "per_layer_config", "prefix", "pruned_heads",
+    "quantization_config", "task_specific_params", "tie_encoder_decoder", "tokenizer_class", "torch_dtype",
+    "torchscript", "transformers_weights", "use_bfloat16",
+}  # fmt: skip
+# Set by `from_dict`: the fields are those of a file, which may have been written by another version.
+FROM_FILE = "_is_from_file"
 
 
 @strict
@@ -70,6 +85,32 @@ class LongSequenceConfig(PreTrainedConfig):
     # would count as a field.
     ACTIVE_IF = dict[str, tuple[str, tuple[Any, ...]]](num_levels=("reconstruction_loss", ("cross_entropy",)))
 
+    # Float field -> the interval it must be in; any other must be finite. Families add theirs.
+    RANGES = dict[str, str](
+        layer_norm_eps="(0, inf)",
+        hidden_dropout_prob="[0, 1)",
+        attention_dropout="[0, 1)",
+        initializer_range="[0, inf)",
+    )
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if not kwargs.pop(FROM_FILE, False):
+            self._warn_of_unknown_fields(kwargs)
+        super().__post_init__(**kwargs)
+
+    def _warn_of_unknown_fields(self, names: Iterable[str]) -> None:
+        """Say once that a field does nothing; it is kept, as transformers keeps what it does not know."""
+        known = {field.name for field in fields(self)}
+        for name in names:
+            if not is_foreign(name):
+                hint = nearest_name(name, known)
+                logger.warning_once(f"{type(self).__name__} has no field {name}, so it has no effect; remove it.{hint}")
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "LongSequenceConfig":
+        """As in transformers; what the file of another version says beyond the fields passes in silence."""
+        return super().from_dict({**config_dict, FROM_FILE: True}, **kwargs)
+
     @property
     def layer_types(self) -> list[str]:
         """What transformers' caches make for each layer: a place for one recurrent state."""
@@ -79,6 +120,7 @@ class LongSequenceConfig(PreTrainedConfig):
         """Check the fields against one another; runs at construction and when saving."""
         name = type(self).__name__
         check_active_fields(self)
+        check_ranges(self)
         if (self.vocab_size is None) == (self.num_channels is None):
             raise ValueError(
                 f"{name} has vocab_size={self.vocab_size} and num_channels={self.num_channels}; "
@@ -88,8 +130,6 @@ class LongSequenceConfig(PreTrainedConfig):
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise ValueError(f"{name} has {field}={value}, which must be at least 1.")
-        if not 0 <= self.hidden_dropout_prob < 1:
-            raise ValueError(f"{name} has hidden_dropout_prob={self.hidden_dropout_prob}, which must be in [0, 1).")
         if self.tie_word_embeddings and self.vocab_size is None:
             raise ValueError(
                 f"{name} has tie_word_embeddings=True, but a model of real values has no word embeddings; "
@@ -106,6 +146,22 @@ class LongSequenceConfig(PreTrainedConfig):
                     f'{name} has reconstruction_loss="cross_entropy" with num_channels={self.num_channels}; '
                     'levels are predicted for one channel: set num_channels=1, or use "l1" or "mse".'
                 )
+
+    def validate_token_ids(self) -> None:
+        """Raise if the id of a special token is not in the vocabulary; transformers only warns."""
+        if self.vocab_size is None:
+            return
+        defaults = {field.name: field.default for field in fields(self)}
+        for name, value in vars(self).items():
+            # Two symbols are a vocabulary too, as long as nobody asks for the special ones.
+            if not name.endswith("_token_id") or (name in defaults and value == defaults[name]):
+                continue
+            for token_id in value if isinstance(value, (list, tuple)) else [value]:
+                if isinstance(token_id, int) and not 0 <= token_id < self.vocab_size:
+                    raise ValueError(
+                        f"{type(self).__name__} has {name}={value}, which is not in the vocabulary; use an id from 0 "
+                        f"to {self.vocab_size - 1}, or raise vocab_size={self.vocab_size}."
+                    )
 
     @classmethod
     def remote_code_map(cls) -> dict[str, str]:
@@ -139,6 +195,34 @@ def check_active_fields(config: LongSequenceConfig) -> None:
                 f"{type(config).__name__} has {name}={value!r}, which has no effect with "
                 f"{switch}={getattr(config, switch)!r}; leave it out, or set {switch} to {allowed}."
             )
+
+
+def check_ranges(config: LongSequenceConfig) -> None:
+    """Raise if a number is not finite, or not in the interval that `RANGES` of its class names."""
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if not isinstance(value, float) and field.name not in config.RANGES:
+            continue
+        interval = config.RANGES.get(field.name, "(-inf, inf)")
+        low, high = map(float, interval[1:-1].split(","))
+        above = value > low if interval[0] == "(" else value >= low
+        below = value < high if interval[-1] == ")" else value <= high
+        if not (math.isfinite(value) and above and below):
+            words = {"(-inf, inf)": "finite", "(0, inf)": "positive and finite", "[0, inf)": "finite and at least 0"}
+            allowed = words.get(interval, f"in {interval}")
+            raise ValueError(f"{type(config).__name__} has {field.name}={value}, which must be {allowed}.")
+
+
+def is_foreign(name: str) -> bool:
+    """Whether transformers itself may put a field of this name into any configuration."""
+    generation = GenerationConfig._get_default_generation_params()
+    return name in FOREIGN_FIELDS or name in generation or name.startswith("_") or name.endswith("_token_id")
+
+
+def nearest_name(given: str, known: Iterable[str]) -> str:
+    """ " Did you mean x?" for the known name nearest to the given one, or "" if none is near."""
+    near = get_close_matches(given, sorted(known), n=1)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 def check_even(config: LongSequenceConfig, name: str = "d_state") -> None:

@@ -51,8 +51,6 @@ class MegaConfig(LongSequenceConfig):
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise ValueError(f"MegaConfig has {field}={value}, which must be at least 1.")
-        if not 0 <= self.attention_dropout < 1:
-            raise ValueError(f"MegaConfig has attention_dropout={self.attention_dropout}, which must be in [0, 1).")
         if self.position_bias == "rotary" and self.query_key_size % 2:
             raise ValueError(
                 f'position_bias="rotary" turns pairs of channels, but query_key_size={self.query_key_size} is odd; '

@@ -39,6 +39,8 @@ class TransformerConfig(LongSequenceConfig):
         "fire_signed": ("position_embedding_type", ("fire",)),
     }
 
+    RANGES = LongSequenceConfig.RANGES | {"rope_theta": "(0, inf)", "fire_threshold": "(0, inf)"}
+
     num_attention_heads: int = 4
     intermediate_size: int = 512
     position_embedding_type: Literal["none", "sinusoidal", "learned", "rope", "alibi", "fire"] = "sinusoidal"
@@ -60,13 +62,6 @@ class TransformerConfig(LongSequenceConfig):
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise ValueError(f"TransformerConfig has {field}={value}, which must be at least 1.")
-        for field in ("rope_theta", "fire_threshold"):
-            if getattr(self, field) <= 0:
-                raise ValueError(f"TransformerConfig has {field}={getattr(self, field)}, which must be positive.")
-        if not 0 <= self.attention_dropout < 1:
-            raise ValueError(
-                f"TransformerConfig has attention_dropout={self.attention_dropout}, which must be in [0, 1)."
-            )
         if self.attention_neighbors < 0:
             raise ValueError(
                 f"TransformerConfig has attention_neighbors={self.attention_neighbors}, which must be at least 0."

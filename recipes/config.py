@@ -37,7 +37,10 @@ RESERVED_ARGUMENTS = {
 # What makes the comparison one of equal means; no model may have its own.
 BUDGET = {"max_steps", "per_device_train_batch_size", "gradient_accumulation_steps"}
 # Fields of a configuration that follow from the data.
-TASK_FIELDS = {"vocab_size", "num_channels", "num_labels", "id2label", "label2id", "problem_type", "is_pair"}
+TASK_FIELDS = {
+    "vocab_size", "num_channels", "num_labels", "id2label", "label2id", "problem_type", "is_pair",
+    "pad_token_id", "mask_token_id", "unk_token_id",
+}  # fmt: skip
 _NOT_NEGATIVE = {"weight_decay", "max_grad_norm", "warmup_steps"}
 SEED_PURPOSES = ("init", "order", "mask", "split")
 

@@ -1,7 +1,11 @@
 """What every head of every family must do. A family is tested by being listed in `neverscratch.modeling`."""
 
 import copy
+import dataclasses
 import json
+import logging
+import math
+import re
 import subprocess
 import sys
 
@@ -481,6 +485,63 @@ def test_containers_train(family, pre_norm, norm_type, tie_dropout):
 def test_a_misspelt_field_is_found(family):
     found = unknown_fields(FAMILIES[family], ["hidden_size", "num_labels", "hiden_size", "zzz"])
     assert found == ["hiden_size", "zzz"]
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_a_field_that_does_nothing_is_named_once(family, tmp_path, caplog):
+    config, logger = Case(family, "AutoModel", "tokens", True).config(), "neverscratch.modeling.configuration_common"
+    given = {name: value for name, value in config.to_dict().items() if name != "layer_types"}
+    with caplog.at_level(logging.WARNING, logger=logger):
+        # What transformers writes, and what the file of another version may hold, is no mistake.
+        type(config)(**given, num_beams=1, bos_token_id=1, attn_implementation="eager", tokenizer_class="x")
+        config.save_pretrained(tmp_path)
+        written = json.loads((tmp_path / "config.json").read_text())
+        (tmp_path / "config.json").write_text(json.dumps(written | {"later_field": 1}))
+        assert AutoConfig.from_pretrained(tmp_path).later_field == 1
+        assert not caplog.messages
+        for _ in range(2):
+            assert Case(family, "AutoModel", "tokens", True).config(initialiser_range=0.1).initialiser_range == 0.1
+    expected = f"{type(config).__name__} has no field initialiser_range, so it has no effect; remove it."
+    assert caplog.messages == [f"{expected} Did you mean initializer_range?"]
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_special_tokens_are_in_the_vocabulary(family, tmp_path):
+    case = Case(family, "AutoModelForMaskedLM", "tokens", True)
+    for field, value in (
+        ("pad_token_id", -1),
+        ("mask_token_id", VOCAB),
+        ("unk_token_id", 99),
+        ("eos_token_id", [2, 99]),
+    ):
+        message = (
+            rf"has {field}={re.escape(str(value))}, which is not in the vocabulary; use an id from 0 to {VOCAB - 1}"
+        )
+        with pytest.raises(StrictDataclassError, match=message):
+            case.config(**{field: value})
+    case.config(bos_token_id=None, eos_token_id=[1, 2])
+    model = case.model(mask_token_id=VOCAB - 1)
+    model.resize_token_embeddings(VOCAB + 2)
+    model.save_pretrained(tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path, mask_token_id=VOCAB + 1).mask_token_id == VOCAB + 1
+    # None of them is needed by a model of two symbols, or of values.
+    assert case.config(vocab_size=2).unk_token_id == 2
+    Case(family, "AutoModel", "values", True).config(mask_token_id=99)
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_numbers_make_sense(family):
+    case = Case(family, "AutoModel", "tokens", True)
+    names = [field.name for field in dataclasses.fields(FAMILIES[family]) if "float" in str(field.type)]
+    assert {"layer_norm_eps", "initializer_range", "hidden_dropout_prob"} <= set(names)
+    for name in names:
+        for wrong in (math.nan, math.inf, -math.inf, -1.0):
+            with pytest.raises(StrictDataclassError, match=f"{name}={wrong}"):
+                case.config(**{name: wrong})
+    with pytest.raises(StrictDataclassError, match="has layer_norm_eps=0.0, which must be positive and finite"):
+        case.config(layer_norm_eps=0.0)
+    with pytest.raises(StrictDataclassError, match=r"has hidden_dropout_prob=1.0, which must be in \[0, 1\)"):
+        case.config(hidden_dropout_prob=1.0)
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
