@@ -2,14 +2,13 @@
 
 from copy import deepcopy
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from .configuration_common import LongSequenceConfig
+from .configuration_common import FROM_FILE, LongSequenceConfig, is_foreign, nearest_name
 
 # Kind of backbone -> the values of `bidirectional` it honours, as probed by the tests; the first is the model's own.
 # Any other kind must be told its direction, and is probed when it is built.
@@ -33,6 +32,9 @@ STEPPING = ("bert", "gpt2", "gpt_neox", "llama", "mamba", "mamba2", "qwen2", "qw
 
 # Shared fields that describe blocks of ours: the blocks here are the backbone's.
 FIELDS_OF_BLOCKS = ("norm_type", "pre_norm", "layer_norm_eps", "hidden_dropout_prob", "tie_dropout")
+
+# What code shared by transformers' models reads from any config that has it, whether it is a field there or not.
+READ_IF_THERE = {"attention_chunk_size", "head_dim", "is_causal", "layer_types", "sliding_window"}
 
 # Ends of the names of parameters of selective state space models.
 SSM_PARAMETER_PATTERNS = [r"(^|\.)(A_log|D|dt_bias|dt_proj\.bias)$"]
@@ -69,7 +71,7 @@ class WrappedConfig(LongSequenceConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         if isinstance(self.backbone_config, dict):
             given = {"hidden_size": self.hidden_size, "num_hidden_layers": self.num_hidden_layers}
-            self.backbone_config = build_backbone_config(self.backbone_config, given)
+            self.backbone_config = build_backbone_config(self.backbone_config, given, kwargs.get(FROM_FILE, False))
         elif isinstance(self.backbone_config, PreTrainedConfig):
             # Its direction will be set, which the giver's own object should not feel.
             self.backbone_config = deepcopy(self.backbone_config)
@@ -154,28 +156,41 @@ class WrappedConfig(LongSequenceConfig):
             )
 
 
-def build_backbone_config(given: dict[str, Any], shared: dict[str, Any]) -> PreTrainedConfig:
-    """The config that a dict with `model_type` describes; what it leaves open is taken from `shared` where not None."""
+def build_backbone_config(
+    given: dict[str, Any], shared: dict[str, Any], is_from_file: bool = False
+) -> PreTrainedConfig:
+    """The config that a dict with `model_type` describes.
+
+    Args:
+        given: Fields of the backbone. What it does not know is refused.
+        shared: Values of fields that `given` leaves open; None leaves them open.
+        is_from_file: Whether `given` was saved, perhaps by another version of transformers, whose fields are let pass.
+    """
     kind = given.get("model_type")
+    if kind is None:
+        raise ValueError(
+            'backbone_config names no model_type; add a kind that AutoConfig knows, such as {"model_type": "gpt_neox"}.'
+        )
     if kind not in CONFIG_MAPPING:
-        near = get_close_matches(str(kind), list(CONFIG_MAPPING.keys()), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "use one that AutoConfig knows, such as 'gpt_neox' or 'bert'."
-        raise ValueError(f"backbone_config has model_type={kind!r}, which transformers does not know; {hint}")
+        hint = nearest_name(str(kind), list(CONFIG_MAPPING.keys())) or " Use one such as 'gpt_neox' or 'bert'."
+        raise ValueError(f"backbone_config has model_type={kind!r}, which transformers does not know.{hint}")
     config_class = CONFIG_MAPPING[kind]
-    known = {field.name for field in fields(config_class)} | set(config_class.attribute_map)
-    for name in set(given) - known:
-        near = get_close_matches(name, known, n=1, cutoff=0.9)
-        if near:
-            raise ValueError(
-                f"backbone_config has {name}, which {config_class.__name__} lacks; did you mean {near[0]}?"
-            )
     names = {name: config_class.attribute_map.get(name, name) for name in shared}
     open_fields = {
         name: value
         for name, value in shared.items()
         if value is not None and name not in given and names[name] not in given
     }
-    return config_class.from_dict({**given, **open_fields})
+    config = config_class.from_dict({**given, **open_fields})
+    known = {field.name for field in fields(config_class)} | set(config_class.attribute_map)
+    for name in [] if is_from_file else sorted(set(given) - known - READ_IF_THERE):
+        # A former name of a field is taken by the class; one that stands there as it was given does nothing.
+        if name in vars(config) and not is_foreign(name):
+            raise ValueError(
+                f"backbone_config has {name}, which {config_class.__name__} lacks; remove it."
+                f"{nearest_name(name, known)}"
+            )
+    return config
 
 
 WrappedConfig.register_for_auto_class()

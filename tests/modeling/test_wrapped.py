@@ -349,8 +349,10 @@ def test_sizes_come_from_either_side():
     ("fields", "message"),
     [
         ({}, "WrappedConfig has no backbone_config; give one, such as"),
-        ({"backbone_config": {"model_type": "gpt_noex"}}, "transformers does not know; did you mean 'gpt_neox'"),
-        ({"backbone_config": {"model_type": "bert", "num_hiden_layers": 3}}, "did you mean num_hidden_layers"),
+        ({"backbone_config": {"model_type": "gpt_noex"}}, "transformers does not know. Did you mean gpt_neox"),
+        ({"backbone_config": {"model_type": "bert", "num_hiden_layers": 3}}, "Did you mean num_hidden_layers"),
+        ({"backbone_config": {"model_type": "bert", "typo": 3}}, "has typo, which BertConfig lacks; remove it."),
+        ({"backbone_config": {}}, "backbone_config names no model_type"),
         (
             {"backbone_config": backbone_config("bert"), "hidden_size": 32},
             "hidden_size=32, but its backbone bert has 16",
