@@ -115,11 +115,11 @@ class Worker:
             raise Unavailable(report["unavailable"])
         return report
 
-    def seconds(self, repeat: int) -> float:
-        """Run once; the number of the repeat chooses among inputs where these differ."""
+    def seconds(self) -> float:
+        """Run once."""
         assert self.process.stdin
         try:
-            self.process.stdin.write(f"{repeat}\n")
+            self.process.stdin.write("\n")
             self.process.stdin.flush()
         except BrokenPipeError as error:
             raise Failed(f"the process ended with code {self.process.wait()}") from error
@@ -152,13 +152,13 @@ def serve(spec: dict[str, Any]) -> None:
     except Unavailable as reason:
         reply(unavailable=str(reason))
         return
-    memory = peak_memory(lambda: subject.run(0))
+    memory = peak_memory(subject.run)
     reply(memory=memory, shape=subject.shape)
     clock = CLOCKS[spec["clock"]]
-    for line in sys.stdin:
+    for _ in sys.stdin:
         gc.collect()
         start = clock()
-        subject.run(int(line))
+        subject.run()
         reply(seconds=(clock() - start) / subject.steps)
 
 

@@ -44,7 +44,7 @@ class Subject:
     Args:
         call: From one of `inputs` to the output.
         modules: Hold the parameters whose gradients are wanted.
-        inputs: One for each kind of repeat; a repeat takes them in turn.
+        inputs: A run takes one after the other.
         cotangents: Gradients of the outputs, one for each input; empty if only the forward pass is wanted.
         small: A short input, to bring in the libraries.
         output_shape: From the output to (B, L, H).
@@ -66,16 +66,16 @@ class Subject:
         with torch.no_grad():
             return self.call(x)
 
-    def run(self, repeat: int) -> None:
-        x = self.inputs[repeat % len(self.inputs)]
-        for module in self.modules:
-            module.zero_grad(set_to_none=True)
-        if isinstance(x, Tensor):
-            x.grad = None
-        output = self.forward(x)
-        self.shape = self.output_shape(output)
-        if self.cotangents:
-            output.backward(self.cotangents[repeat % len(self.inputs)])
+    def run(self) -> None:
+        for index, x in enumerate(self.inputs):
+            for module in self.modules:
+                module.zero_grad(set_to_none=True)
+            if isinstance(x, Tensor):
+                x.grad = None
+            output = self.forward(x)
+            self.shape = self.output_shape(output)
+            if self.cotangents:
+                output.backward(self.cotangents[index])
 
     def warm_up(self) -> None:
         """One run on the short input."""
@@ -116,7 +116,7 @@ def on_lengths(spec: dict[str, Any], call: Callable[[int], Tensor], module: nn.M
 
 
 def on_ragged_batches(spec: dict[str, Any], model: nn.Module) -> Subject:
-    """Batches padded to their longest sequence, lengths uniform on [1, length]; a new batch for each repeat."""
+    """Batches padded to their longest sequence, lengths uniform on [1, length]: all of them in a run, timed as one."""
     inputs, cotangents = [], []
     for seed in range(spec["ragged"]):
         generator = torch.Generator().manual_seed(seed)
@@ -134,7 +134,8 @@ def on_ragged_batches(spec: dict[str, Any], model: nn.Module) -> Subject:
     small = (random_input(spec, 2, 16, spec["hidden"]), torch.ones(2, 16, dtype=torch.long))
     # The longest sequence differs from batch to batch.
     shape = (spec["batch"], spec["length"], spec["hidden"])
-    return Subject(call, [model], inputs, cotangents if spec["backward"] else [], small, lambda output: shape)
+    cotangents = cotangents if spec["backward"] else []
+    return Subject(call, [model], inputs, cotangents, small, lambda output: shape, steps=len(inputs))
 
 
 def on_model(spec: dict[str, Any], model: nn.Module) -> Subject:

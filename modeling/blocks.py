@@ -6,6 +6,7 @@ Legend: B batch, L length, H hidden, T kept tokens of a batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -181,6 +182,13 @@ class Packing:
         return padded.unflatten(0, (batch, length))
 
 
+def autocast_disabled(device_type: str) -> AbstractContextManager[Any]:
+    """Where a state space model computes in its own precision; nothing, as it costs a step, where autocast is off."""
+    if torch.is_autocast_enabled(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return nullcontext()
+
+
 def get_state(cache: Cache, layer_idx: int) -> Tensor | None:
     """The recurrent state a layer left in the cache, (B, ...), or None before its first step."""
     state = cache.layers[layer_idx].recurrent_states[0]
@@ -191,7 +199,7 @@ def get_state(cache: Cache, layer_idx: int) -> Tensor | None:
 def set_state(cache: Cache, layer_idx: int, state: Tensor) -> None:
     """Keep a layer's state. No gradient goes through it: backpropagation is truncated where a cache is handed on."""
     layer = cache.layers[layer_idx]
-    layer.update_recurrent_state(state.detach())
+    layer.update_recurrent_state(state.detach() if state.requires_grad else state)
     layer.has_previous_state[0] = True
 
 
@@ -281,7 +289,9 @@ class ResidualBlock(GradientCheckpointingLayer):
         if self.mixer.is_gated_residual:
             hidden_states = self.mixer(hidden_states, attention_mask, residual=residual, **kwargs)
         else:
-            hidden_states = residual + self.dropout(self.mixer(hidden_states, attention_mask, **kwargs))
+            hidden_states = self.mixer(hidden_states, attention_mask, **kwargs)
+            # Not a call of a module that does nothing: a single step would feel it.
+            hidden_states = residual + (self.dropout(hidden_states) if self.training else hidden_states)
         if not self.pre_norm:
             hidden_states = self.mixer_norm(hidden_states, *norm_args)
         if self.has_feed_forward:

@@ -20,13 +20,19 @@ from transformers import PreTrainedConfig
 from transformers import initialization as init
 from transformers.cache_utils import Cache
 
-from .blocks import Mixer, Packing, SequenceDropout, get_state, set_state
+from .blocks import Mixer, Packing, SequenceDropout, autocast_disabled, get_state, set_state
 from .ops_conv import long_conv
+
+# As tensors: a Python number costs a step as much as an operation.
+_HALF, _HALF_ROOT = torch.tensor(0.5), torch.tensor(0.5**0.5)
 
 
 def step_gelu(x: Tensor) -> Tensor:
-    """Exact GELU of one step: two plain operations, as setting up the fused one takes longer than these few numbers."""
-    return x * torch.special.ndtr(x) if x.dtype == torch.float32 and x.numel() <= 1024 else F.gelu(x)
+    """Exact GELU of one step; by plain operations, as setting up the fused one takes longer than these few numbers."""
+    if x.dtype != torch.float32 or x.numel() > 1024 or torch.compiler.is_compiling():
+        return F.gelu(x)
+    half = x * _HALF
+    return torch.addcmul(half, half, torch.erf(x * _HALF_ROOT))
 
 
 class ConvolutionMixer(Mixer):
@@ -78,13 +84,15 @@ class ConvolutionMixer(Mixer):
             y = self.convolve(u, attention_mask if packing is None else packing.attention_mask, **kwargs)
         else:
             u = u.to(torch.promote_types(u.dtype, torch.float32))
-            with torch.autocast(u.device.type, enabled=False):
+            with autocast_disabled(u.device.type):
                 y, state = self.recur(u, get_state(cache, self.layer_idx), cache)
                 y = torch.addcmul(y, u, self.D.to(u.dtype)).to(hidden_states.dtype)
             set_state(cache, self.layer_idx, state)
         if packing is not None:
             y = packing.pack(y)
-        y = self.dropout(F.gelu(y) if cache is None else step_gelu(y))
+        y = F.gelu(y) if cache is None else step_gelu(y)
+        if self.training:
+            y = self.dropout(y)
         batch, length, hidden = y.shape
         # `long_conv` is feature first in memory: as a matrix it is a transposed one, which the product takes as it is.
         y = self.output_linear(y.reshape(batch * length, hidden))

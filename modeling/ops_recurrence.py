@@ -73,15 +73,15 @@ def diagonal_step(u: Tensor, state: Tensor | None, constants: StepConstants) -> 
         Output (B, H) and the state after the step.
     """
     factor, is_increment, read = constants
-    x = u[..., None].to(factor.dtype)
+    x = u[..., None]
     if state is None:
-        x = x.expand(*u.shape, factor.shape[1]).contiguous()
+        x = x.to(factor.dtype).expand(*u.shape, factor.shape[1]).contiguous()
     else:
         state = torch.view_as_complex(state) if factor.is_complex() else state
         if is_increment:
-            x = torch.addcmul(x, state, factor).add_(state)
+            x = (state * factor).add_(state).add_(x)
         else:
-            x = torch.addcmul(x, state.to(factor.dtype), factor)
+            x = torch.addcmul(x.to(factor.dtype), state.to(factor.dtype), factor)
     state = _as_real(x).to(read.dtype)
     return torch.linalg.vecdot(state.flatten(2), read), state
 

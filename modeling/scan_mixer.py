@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig
 from transformers import initialization as init
 from transformers.cache_utils import Cache
 
-from .blocks import Mixer, Packing, SequenceDropout, get_state, set_state, step_constants
+from .blocks import Mixer, Packing, SequenceDropout, autocast_disabled, get_state, set_state, step_constants
 from .ops_scan import diagonal_scan
 
 
@@ -92,7 +92,7 @@ class ScanMixer(Mixer):
         if packing is None and attention_mask is not None:
             u = u.masked_fill(~attention_mask[..., None], 0.0)
         u = u.to(torch.promote_types(u.dtype, torch.float32))
-        with torch.autocast(u.device.type, enabled=False):
+        with autocast_disabled(u.device.type):
             y = self.run(u, packing) if cache is None else self.run_from_cache(u, cache)
             y = torch.addcmul(y, u, self.D.to(u.dtype))
         return self.activate(y.to(hidden_states.dtype))
