@@ -14,13 +14,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .base import METRICS, Task, TaskSpec, check_seed, check_train_size, nearest, training_subset
+from .base import METRICS, Task, TaskEntry, TaskSpec, check_seed, check_train_size, nearest, training_subset
 
-# Name -> (module, the loader's own options). A loader is `load(name, data_dir, **options) -> Task`.
-_LOADERS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "digits": ("digits", ()),
-    "gunpoint": ("ucr", ()),
-    "ucr:<Name>": ("ucr", ()),
+# Name -> module. A module has `ENTRIES`, name -> TaskEntry, and `load(name, data_dir, **options) -> Task`.
+_MODULES = {
+    "digits": "digits",
+    "gunpoint": "ucr",
+    "ucr:<Name>": "ucr",
 }
 _ALIASES = {"gunpoint": "ucr:GunPoint"}
 # Tasks whose examples come with the package or one of its dependencies.
@@ -31,7 +31,24 @@ _UCR_NAME = re.compile(r"ucr:[A-Za-z0-9_-]+")
 
 def list_tasks() -> list[str]:
     """Return the names `load_task` takes; `ucr:<Name>` stands for every set of the UCR archive."""
-    return list(_LOADERS)
+    return list(_MODULES)
+
+
+def task_entry(name: str) -> TaskEntry:
+    """What is known of a task without its files; `name` is one of `list_tasks()`, or ucr:<the name of a set>."""
+    return _module(name).ENTRIES[_listed(name)]
+
+
+def _listed(name: str) -> str:
+    """The name under which a task is listed."""
+    if name in _MODULES:
+        return name
+    full_name = resolve_task_name(name)
+    return "ucr:<Name>" if full_name.startswith("ucr:") else full_name
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f".{_MODULES[_listed(name)]}", __name__)
 
 
 def resolve_task_name(name: str) -> str:
@@ -42,12 +59,12 @@ def resolve_task_name(name: str) -> str:
     """
     if isinstance(name, str):
         full_name = _ALIASES.get(name, name)
-        if full_name in _LOADERS and "<" not in full_name:
+        if full_name in _MODULES and "<" not in full_name:
             return full_name
         if _UCR_NAME.fullmatch(full_name):
             return full_name
-    hint = nearest(str(name), [*_LOADERS, *_ALIASES.values()])
-    raise ValueError(f"There is no task {name!r}.{hint} Known tasks: {', '.join(_LOADERS)}.")
+    hint = nearest(str(name), [*_MODULES, *_ALIASES.values()])
+    raise ValueError(f"There is no task {name!r}.{hint} Known tasks: {', '.join(_MODULES)}.")
 
 
 def check_task(name: str, data_dir: str | Path | None = None, **options: Any) -> None:
@@ -57,8 +74,8 @@ def check_task(name: str, data_dir: str | Path | None = None, **options: Any) ->
         ValueError: For an unknown name or option, an option out of range, or a missing `data_dir`.
     """
     full_name = resolve_task_name(name)
-    _, own_options = _LOADERS["ucr:<Name>" if full_name.startswith("ucr:") else full_name]
-    known = (*own_options, *_COMMON_OPTIONS)
+    entry = task_entry(full_name)
+    known = (*entry.options, *_COMMON_OPTIONS)
     for option in options:
         if option not in known:
             raise ValueError(
@@ -71,7 +88,8 @@ def check_task(name: str, data_dir: str | Path | None = None, **options: Any) ->
     if data_dir is None and full_name not in _SHIPPED:
         hint = nearest(full_name, _SHIPPED) if full_name.lower() in map(str.lower, _SHIPPED) else ""
         raise ValueError(
-            f"Task {name!r} is not shipped with this package.{hint} Give data_dir, the folder that holds its files."
+            f"Task {name!r} is not shipped with this package.{hint} Give data_dir, the folder that holds its files: "
+            f"{entry.layout}."
         )
 
 
@@ -94,9 +112,7 @@ def load_task(name: str, data_dir: str | Path | None = None, **options: Any) -> 
     check_task(name, data_dir, **options)
     train_size, split_seed = options.pop("train_size", None), options.pop("split_seed", 0)
     full_name = resolve_task_name(name)
-    module_name, _ = _LOADERS["ucr:<Name>" if full_name.startswith("ucr:") else full_name]
-    loader = importlib.import_module(f".{module_name}", __name__)
-    task = loader.load(full_name, None if data_dir is None else Path(data_dir), **options)
+    task = _module(full_name).load(full_name, None if data_dir is None else Path(data_dir), **options)
     return training_subset(task, train_size, split_seed)
 
 
@@ -110,6 +126,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "METRICS",
     "Task",
+    "TaskEntry",
     "TaskSpec",
     "check_task",
     "list_tasks",
@@ -117,5 +134,6 @@ __all__ = [
     "load_task",
     "resolve_task_name",
     "score_logits",
+    "task_entry",
     "training_subset",
 ]

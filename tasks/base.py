@@ -6,6 +6,7 @@ Nothing here imports `datasets` or scikit-learn at module level, so that looking
 from __future__ import annotations
 
 import difflib
+import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 MODALITIES = ("image", "values", "text", "tokens", "audio")
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
+TEXT_UNITS = ("bytes", "characters", "symbols")
 SPLITS = ("train", "validation", "test")
 
 # Metric name -> whether more is better. The metrics themselves are in `metrics.py`.
@@ -30,6 +32,39 @@ def nearest(name: str, known: Iterable[str]) -> str:
     folded = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), list(folded), n=1, cutoff=0.5)
     return f" Did you mean {folded[close[0]]!r}?" if close else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskEntry:
+    """What can be said of a task before its files are read: a line of the list of tasks. "file" stands for "as found".
+
+    Attributes:
+        title: The name for people.
+        modality: As in `TaskSpec`.
+        length: Longest input as models get it.
+        classes: Number of labels, or "target" for regression.
+        sizes: Published numbers of training, validation and test examples.
+        metric: As in `TaskSpec`.
+        chance: As in `TaskSpec`, or None where it depends on the files.
+        license: Of the data.
+        source: Where the data come from.
+        layout: What `data_dir` must hold, as half a sentence; "" for tasks that are shipped.
+        options: The loader's own options: name -> default, values and meaning, for people.
+        can_generate: Whether `neverscratch data make` makes it.
+    """
+
+    title: str
+    modality: str
+    length: int | str
+    classes: int | str
+    sizes: str
+    metric: str
+    chance: float | None
+    license: str
+    source: str
+    layout: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+    can_generate: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +88,14 @@ class TaskSpec:
         version: Raised whenever the task's numbers would change.
         problem_type: As in `transformers`: "single_label_classification", "regression", ...
         notes: The variant in use: how the splits were made and what was changed or left out.
+        is_pair: Whether an example holds two inputs; the second one's column is `<modality>_pair`.
+        unit: What a text or a list of tokens is cut into: "bytes", "characters" or "symbols"; None for other inputs.
+        vocabulary: The symbols, where the task itself fixes them; None to take them from the training part.
+        min_count: Characters or symbols that occur less often in the training part are unknown ones.
+        max_length: Longest input that models get; the rest is cut off and counted. None for no limit.
+        scale: (mean, deviation) of each channel that the papers normalise by, in raw units; None to take them from the
+            training part.
+        sampling_rate: Of audio, in Hz.
     """
 
     name: str
@@ -71,6 +114,13 @@ class TaskSpec:
     version: int
     problem_type: str = "single_label_classification"
     notes: str = ""
+    is_pair: bool = False
+    unit: str | None = None
+    vocabulary: tuple[str, ...] | None = None
+    min_count: int = 1
+    max_length: int | None = None
+    scale: tuple[tuple[float, float], ...] | None = None
+    sampling_rate: int | None = None
 
     def __post_init__(self) -> None:
         if self.modality not in MODALITIES:
@@ -81,6 +131,10 @@ class TaskSpec:
             raise ValueError(f"metric={self.metric!r} is unknown; use one of {', '.join(METRICS)}.")
         if self.greater_is_better != METRICS[self.metric]:
             raise ValueError(f"greater_is_better must be {METRICS[self.metric]} for metric={self.metric!r}.")
+        if (self.unit is None) == (self.modality in ("text", "tokens")) or self.unit not in (None, *TEXT_UNITS):
+            raise ValueError(
+                f"unit={self.unit!r} does not fit modality={self.modality!r}; use {', '.join(TEXT_UNITS)}."
+            )
 
     @property
     def num_labels(self) -> int:
@@ -89,9 +143,7 @@ class TaskSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON types."""
-        fields = asdict(self)
-        fields["labels"] = None if self.labels is None else list(self.labels)
-        return fields
+        return json.loads(json.dumps(asdict(self)))
 
 
 @dataclass(frozen=True)
@@ -103,11 +155,13 @@ class Task:
         splits: `train`, `validation` and `test`. Columns: the one named by `spec.modality`, `label` and `example_id`
             (int64, unique over the three splits). Rows come back as numpy arrays.
         options: The options it was loaded with, such as `train_size` and `split_seed`; goes into results.
+        files: Where the examples were read from: files or folders, for people.
     """
 
     spec: TaskSpec
     splits: datasets.DatasetDict
     options: Mapping[str, Any] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .base import SPLITS, Task, TaskSpec
+from .base import SPLITS, Task, TaskEntry, TaskSpec
 
 TEST_SIZE = 360
 VALIDATION_SIZE = 180
@@ -39,6 +39,19 @@ SPEC = TaskSpec(
         "first the test part, then the validation part."
     ),
 )
+
+ENTRY = TaskEntry(
+    title=SPEC.title,
+    modality=SPEC.modality,
+    length=SPEC.length,
+    classes=SPEC.num_labels,
+    sizes="1,257/180/360",
+    metric=SPEC.metric,
+    chance=SPEC.chance,
+    license=SPEC.license,
+    source=SPEC.source,
+)
+ENTRIES = {"digits": ENTRY}
 
 
 def split_indices(labels: np.ndarray) -> dict[str, np.ndarray]:

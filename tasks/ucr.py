@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .base import Task, TaskSpec, stratified_order
+from .base import Task, TaskEntry, TaskSpec, stratified_order
 
 VALIDATION_SHARE = 0.2
 VALIDATION_SEED = 0
@@ -26,6 +26,32 @@ CITATION = (
     "H. A. Dau, A. Bagnall, K. Kamgar, C.-C. M. Yeh, Y. Zhu, S. Gharghabi, C. A. Ratanamahatana, E. Keogh (2019). "
     "The UCR Time Series Archive. IEEE/CAA Journal of Automatica Sinica 6(6). arXiv:1810.07758."
 )
+SOURCE = "UCR Time Series Classification Archive (2018), https://www.cs.ucr.edu/~eamonn/time_series_data_2018/"
+ENTRIES = {
+    "gunpoint": TaskEntry(
+        title="GunPoint (UCR archive)",
+        modality="values",
+        length=150,
+        classes=2,
+        sizes="40/10/150",
+        metric="accuracy",
+        chance=0.5,
+        license=LICENSE,
+        source=SOURCE,
+    ),
+    "ucr:<Name>": TaskEntry(
+        title="Any set of the UCR archive",
+        modality="values",
+        length="file",
+        classes="file",
+        sizes="as published, a fifth of train held out",
+        metric="accuracy",
+        chance=None,
+        license=LICENSE,
+        source=SOURCE,
+        layout="<Name>_TRAIN.tsv and <Name>_TEST.tsv, there or in <Name>/",
+    ),
+}
 
 
 @dataclass
@@ -234,7 +260,7 @@ def load(name: str, data_dir: Path | None = None) -> Task:
         chance=1 / len(labels),
         license=LICENSE,
         citation=CITATION,
-        source="UCR Time Series Classification Archive (2018), https://www.cs.ucr.edu/~eamonn/time_series_data_2018/",
+        source=SOURCE,
         version=1,
         notes=notes,
     )
