@@ -1,7 +1,9 @@
 """Configuration of a transformers model wrapped into the shared container."""
 
+import re
 from copy import deepcopy
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
@@ -95,8 +97,24 @@ class WrappedConfig(LongSequenceConfig):
             name_or_path: A local folder or a name on the Hub.
             hub_options: Passed to `AutoConfig.from_pretrained`, such as `revision` or `cache_dir`.
             fields: Fields of this config.
+
+        Raises:
+            ValueError: If there is no config to read.
         """
-        return cls(backbone_config=AutoConfig.from_pretrained(name_or_path, **(hub_options or {})), **fields)
+        folder = Path(name_or_path)
+        if not folder.is_dir() and str(name_or_path).startswith(("/", ".", "~")):
+            raise ValueError(f"There is no folder {name_or_path}; give that of a checkpoint, or a name on the Hub.")
+        if folder.is_dir() and not (folder / "config.json").is_file():
+            raise ValueError(f"{name_or_path} holds no config.json; give the folder of a whole checkpoint.")
+        try:
+            backbone = AutoConfig.from_pretrained(name_or_path, **(hub_options or {}))
+        except (OSError, ValueError) as error:
+            reason = str(error).strip().partition("\n")[0].rstrip(".")
+            raise ValueError(
+                f"The config of {name_or_path} cannot be read ({reason}); give the folder of a whole checkpoint of a "
+                "transformers model, or a name on the Hub."
+            ) from error
+        return cls(backbone_config=backbone, **fields)
 
     @property
     def layer_types(self) -> list[str]:
@@ -134,12 +152,25 @@ class WrappedConfig(LongSequenceConfig):
             )
         for name in ("hidden_size", "num_hidden_layers"):
             own, wrapped = getattr(self, name), getattr(backbone, name, None)
+            if wrapped is None:
+                raise ValueError(
+                    f"backbone_config has model_type={kind!r}, whose config has no {name}; wrap a model of one stack "
+                    "that takes inputs_embeds, such as gpt_neox, bert or mamba."
+                )
             if own is None or own != wrapped:
                 raise ValueError(
                     f"WrappedConfig has {name}={own}, but its backbone {kind} has {wrapped}; "
                     "leave it out to take the backbone's."
                 )
         self.check_direction(kind)
+        for pattern in self.ssm_parameter_patterns or ():
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(
+                    f"ssm_parameter_patterns has {pattern!r}, which is no regular expression ({error}); "
+                    r"write one such as 'A_log$', with a backslash before what is meant as it stands."
+                ) from error
 
     def check_direction(self, kind: str) -> None:
         """Raise if the direction is not given, or known not to be possible."""
@@ -175,14 +206,14 @@ def build_backbone_config(
         hint = nearest_name(str(kind), list(CONFIG_MAPPING.keys())) or " Use one such as 'gpt_neox' or 'bert'."
         raise ValueError(f"backbone_config has model_type={kind!r}, which transformers does not know.{hint}")
     config_class = CONFIG_MAPPING[kind]
+    known = {field.name for field in fields(config_class)} | set(config_class.attribute_map)
     names = {name: config_class.attribute_map.get(name, name) for name in shared}
     open_fields = {
         name: value
         for name, value in shared.items()
-        if value is not None and name not in given and names[name] not in given
+        if value is not None and name in known and name not in given and names[name] not in given
     }
     config = config_class.from_dict({**given, **open_fields})
-    known = {field.name for field in fields(config_class)} | set(config_class.attribute_map)
     for name in [] if is_from_file else sorted(set(given) - known - READ_IF_THERE):
         # A former name of a field is taken by the class; one that stands there as it was given does nothing.
         if name in vars(config) and not is_foreign(name):

@@ -200,9 +200,16 @@ class WrappedModel(WrappedPreTrainedModel, LongSequenceModel):
         Raises:
             ValueError: If the checkpoint lacks some.
         """
-        loaded, info = AutoModel.from_pretrained(
-            name_or_path, dtype=self.backbone.dtype, output_loading_info=True, **hub_options
-        )
+        try:
+            loaded, info = AutoModel.from_pretrained(
+                name_or_path, dtype=self.backbone.dtype, output_loading_info=True, **hub_options
+            )
+        except Exception as error:
+            # A file that is cut off has an error of a package that is not to be imported here.
+            reason = str(error).strip().partition("\n")[0].rstrip(".")
+            raise ValueError(
+                f"The weights of {name_or_path} cannot be read ({reason}); use a whole checkpoint of this model."
+            ) from error
         own = self.backbone.state_dict()
         missing = sorted(own.keys() & set(info["missing_keys"]) | own.keys() - loaded.state_dict().keys())
         if missing:

@@ -1,5 +1,6 @@
 """Wrapped transformers models: directions, padding, caches, checkpoints, and what is refused, kind by kind."""
 
+import json
 import re
 
 import pytest
@@ -354,6 +355,14 @@ def test_sizes_come_from_either_side():
         ({"backbone_config": {"model_type": "bert", "typo": 3}}, "has typo, which BertConfig lacks; remove it."),
         ({"backbone_config": {}}, "backbone_config names no model_type"),
         (
+            {"backbone_config": {"model_type": "clip"}, "hidden_size": 16},
+            "'clip', whose config has no hidden_size; wrap",
+        ),
+        (
+            {"backbone_config": backbone_config("bert"), "ssm_parameter_patterns": ["("]},
+            r"has '\(', which is no regular expression \(missing \)",
+        ),
+        (
             {"backbone_config": backbone_config("bert"), "hidden_size": 32},
             "hidden_size=32, but its backbone bert has 16",
         ),
@@ -392,6 +401,27 @@ def test_models_that_cannot_be_wrapped_are_refused(inner, bidirectional, message
     )
     with pytest.raises(ValueError, match=message):
         WrappedModel(config)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (None, "There is no folder .*; give that of a checkpoint"),
+        ({}, "holds no config.json; give the folder"),
+        ({"config.json": "{"}, "The config of .* cannot be read .*not a valid JSON file"),
+        ({"config.json": "{}"}, "The config of .* cannot be read .*model_type"),
+        ({"config.json": None}, "The weights of .* cannot be read .*no file named model.safetensors"),
+        ({"config.json": None, "model.safetensors": ""}, "The weights of .* cannot be read .*header too small"),
+    ],
+)
+def test_a_broken_checkpoint_of_a_backbone_is_refused(files, message, tmp_path):
+    folder = tmp_path / "original"
+    if files is not None:
+        folder.mkdir()
+        for name, text in files.items():
+            (folder / name).write_text(json.dumps(backbone_config("bert")) if text is None else text)
+    with pytest.raises(ValueError, match=message):
+        WrappedModel.from_backbone(str(folder), vocab_size=5)
 
 
 def test_an_unknown_kind_is_probed():
