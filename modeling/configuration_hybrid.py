@@ -95,7 +95,7 @@ class HybridConfig(LongSequenceConfig):
         own = {} if isinstance(entry, str) else dict(entry)
         kind = entry if isinstance(entry, str) else own.pop("type", None)
         name = f"mixers[{position}]"
-        if kind not in LAYER_CONFIGS:
+        if not isinstance(kind, str) or kind not in LAYER_CONFIGS:
             raise ValueError(f"{name} has type {kind!r}, but a layer is {nearest(kind, LAYER_CONFIGS)}.")
         config_class = LAYER_CONFIGS[kind]
         allowed = {field.name for field in fields(config_class)} - SHARED_FIELDS

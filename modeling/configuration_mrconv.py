@@ -31,6 +31,11 @@ class MRConvConfig(LongSequenceConfig):
         for field in ("kernel_length", "sub_kernel_size"):
             if getattr(self, field) < 1:
                 raise ValueError(f"MRConvConfig has {field}={getattr(self, field)}, which must be at least 1.")
+        if self.sub_kernel_size > self.kernel_length:
+            raise ValueError(
+                f"MRConvConfig has sub_kernel_size={self.sub_kernel_size}, which is more than "
+                f"kernel_length={self.kernel_length}; use at most that, or raise kernel_length to the longest sequence."
+            )
         if self.kernel_kind == "fourier" and self.sub_kernel_size % 2:
             raise ValueError(
                 f'kernel_kind="fourier" has half as many frequencies as sub_kernel_size={self.sub_kernel_size}, which '

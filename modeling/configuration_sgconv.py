@@ -35,6 +35,11 @@ class SGConvConfig(LongSequenceConfig):
         for field in ("kernel_length", "sub_kernel_size"):
             if getattr(self, field) < 1:
                 raise ValueError(f"SGConvConfig has {field}={getattr(self, field)}, which must be at least 1.")
+        if self.sub_kernel_size > self.kernel_length:
+            raise ValueError(
+                f"SGConvConfig has sub_kernel_size={self.sub_kernel_size}, which is more than "
+                f"kernel_length={self.kernel_length}; use at most that, or raise kernel_length to the longest sequence."
+            )
         if not 1 <= self.decay_min <= self.decay_max:
             raise ValueError(
                 f"decay_min={self.decay_min} and decay_max={self.decay_max} are not a range of decays, by which a "

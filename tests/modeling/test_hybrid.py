@@ -192,6 +192,7 @@ def test_config_is_restored_exactly(tmp_path):
     [
         (None, {}, r"HybridConfig has no mixers; list what each layer is, such as mixers=\[\"s4d\", \"attention\"\]"),
         (["s4d", "atention"], {}, r"mixers\[1\] has type 'atention', but a layer is one of .*; did you mean attention"),
+        ([{"type": ["s4d"]}], {}, r"mixers\[0\] has type \['s4d'\], but a layer is one of attention"),
         ([{"d_state": 8}], {}, r"mixers\[0\] has type None, but a layer is one of attention"),
         ([{"type": "s4d", "d_sate": 8}], {}, r"mixers\[0\] sets d_sate, but a field of s4d is .*did you mean d_state"),
         ([{"type": "s4d", "hidden_size": 8}], {}, r"mixers\[0\] sets hidden_size, which all layers share; set it on"),

@@ -189,6 +189,10 @@ def test_padding_does_not_count_as_length() -> None:
     [
         ({"kernel_length": 0}, "kernel_length=0, which must be at least 1"),
         ({"sub_kernel_size": 0}, "sub_kernel_size=0, which must be at least 1"),
+        (
+            {"kernel_length": 10, "sub_kernel_size": 12},
+            "sub_kernel_size=12, which is more than kernel_length=10; use at",
+        ),
         ({"sub_kernel_size": 5}, "sub_kernel_size=5, which is odd; use an even number such as 32"),
         ({"kernel_kind": "sparse"}, "kernel_kind"),
     ],

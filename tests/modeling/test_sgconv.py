@@ -220,6 +220,10 @@ def test_padding_does_not_count_as_length() -> None:
     [
         ({"kernel_length": 0}, "kernel_length=0, which must be at least 1"),
         ({"sub_kernel_size": 0}, "sub_kernel_size=0, which must be at least 1"),
+        (
+            {"kernel_length": 10, "sub_kernel_size": 12},
+            "sub_kernel_size=12, which is more than kernel_length=10; use at",
+        ),
         ({"decay_min": 0.5}, "decay_min=0.5 and decay_max=2.0 are not a range of decays.*use 1 <= decay_min"),
         ({"decay_min": 3}, "decay_min=3 and decay_max=2.0 are not a range"),
     ],
