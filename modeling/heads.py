@@ -79,10 +79,31 @@ def scale_loss(total: Tensor, count: Tensor, num_items_in_batch: Tensor | int | 
     return total / num_items_in_batch
 
 
+def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of logits (..., classes), in float32, at labels (...), summed over those that are not -100.
+
+    Raises:
+        ValueError: If the labels do not fit. On an accelerator their values are not looked at.
+    """
+    if labels.shape != logits.shape[:-1] or labels.dtype not in (torch.long, torch.uint8):
+        raise ValueError(
+            f"labels are {labels.dtype} of shape {tuple(labels.shape)}, but must be torch.long of shape "
+            f"{tuple(logits.shape[:-1])}, one class for each row of the logits."
+        )
+    try:
+        return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), ignore_index=-100, reduction="sum")
+    except IndexError as error:
+        kept = labels[labels != -100]
+        raise ValueError(
+            f"labels reach from {int(kept.min())} to {int(kept.max())}, but there are {logits.shape[-1]} classes: "
+            "labels start at 0 and end below that; -100 is not counted."
+        ) from error
+
+
 def token_loss(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
     """Cross-entropy in float32 over the labels that are not -100."""
     labels = labels.to(logits.device)
-    total = F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), ignore_index=-100, reduction="sum")
+    total = summed_cross_entropy(logits, labels)
     return scale_loss(total, (labels != -100).sum(), num_items_in_batch)
 
 
@@ -103,7 +124,7 @@ def classification_loss(
         else:
             problem_type = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
     if problem_type == "single_label_classification":
-        total = F.cross_entropy(logits, labels.flatten(), reduction="sum")
+        total = summed_cross_entropy(logits, labels.flatten())
         return scale_loss(total, labels.new_tensor(labels.numel()), num_items_in_batch)
     if labels.numel() != logits.numel():
         raise ValueError(
@@ -134,7 +155,7 @@ class TokenHead(LongSequencePreTrainedModel):
 
 
 class LongSequenceForMaskedLM(TokenHead):
-    """Predicts the tokens hidden behind `mask_token_id`."""
+    """Predicts the tokens hidden behind `mask_token_id`. The loss of a batch where no label counts is 0."""
 
     @can_return_tuple
     def forward(
@@ -214,7 +235,10 @@ class LongSequenceForCausalLM(TokenHead, GenerationMixin):
 
 
 class LongSequenceForReconstruction(LongSequencePreTrainedModel):
-    """Predicts hidden values, or without `bool_masked_pos` the next value: any real number is a legal value."""
+    """Predicts hidden values, or without `bool_masked_pos` the next value: any real number is a legal value.
+
+    The loss of a batch where nothing is hidden is 0: under gradient accumulation a small one may have nothing to add.
+    """
 
     def __init__(self, config: LongSequenceConfig) -> None:
         super().__init__(config)
@@ -281,9 +305,15 @@ class LongSequenceForReconstruction(LongSequencePreTrainedModel):
             counted = labels.new_ones(labels.shape[:2], dtype=torch.bool)
             counted = counted if kept is None else kept[:, 1:] & kept[:, :-1]
         logits, labels = logits.float(), labels.to(logits.device)
-        if self.config.reconstruction_loss == "cross_entropy":
+        is_levels = self.config.reconstruction_loss == "cross_entropy"
+        if labels.shape != (logits.shape[:-1] if is_levels else logits.shape):
+            raise ValueError(
+                f"labels have shape {tuple(labels.shape)}, but the reconstruction has {tuple(logits.shape)}; give the "
+                "clean values, one for each channel, or one level for each position."
+            )
+        if is_levels:
             labels = labels.masked_fill(~counted, -100)
-            total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
+            total = summed_cross_entropy(logits, labels)
         else:
             # A NaN in a padded position has to vanish before the difference is taken.
             labels = labels.float().masked_fill(~counted[..., None], 0.0)

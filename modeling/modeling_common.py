@@ -21,12 +21,12 @@ Legend: B batch, L length, H hidden, C channels.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.modeling_outputs import ModelOutput
@@ -35,6 +35,9 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .blocks import Mixer, Norm, Packing, ResidualBlock, SequenceEmbeddings, get_state
 from .configuration_common import LongSequenceConfig
+
+# Of the arguments of `from_pretrained`, those that say where a file is.
+HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
 
 # Below this share of kept positions the blocks leave the pads out, which costs a copy for each block that mixes them.
 PACKING_SHARE = 0.9
@@ -76,8 +79,8 @@ def clean_mask(attention_mask: Tensor | None) -> Tensor | None:
     if bool((runs != 1).any()):
         row = int((runs != 1).nonzero()[0, 0])
         raise ValueError(
-            f"Row {row} of attention_mask has {int(runs[row])} runs of ones, but must have exactly one: "
-            "pad on one side only and drop empty sequences."
+            f"Row {row} of attention_mask has {int(runs[row])} runs of ones, but must have exactly one: drop empty "
+            'sequences and pad on one side only, on the left to generate (tokenizer.padding_side = "left").'
         )
     return mask
 
@@ -94,8 +97,8 @@ def clean_step_mask(attention_mask: Tensor | None, length: int) -> Tensor | None
     if not torch.compiler.is_compiling():
         if bool((mask[:, :-1] & ~mask[:, 1:]).any()):
             raise ValueError(
-                "attention_mask has pads on the right, but a cache goes on from the last position; pad on the left, "
-                "or run each sequence without padding."
+                "attention_mask has pads on the right, but a cache goes on from the last position; pad on the left "
+                '(tokenizer.padding_side = "left"), or run each sequence without padding.'
             )
         if bool(mask[:, -length:].all()):
             return None
@@ -194,6 +197,34 @@ class LongSequencePreTrainedModel(PreTrainedModel):
             if parameter.dtype in (torch.float16, torch.bfloat16):
                 parameter.data = data.to(parameter.device, torch.float32)
         return self
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers; weights that do not fit are refused by the fields that differ from those they had.
+
+        Raises:
+            ValueError: If weights have other shapes than the model.
+        """
+        try:
+            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        except RuntimeError as error:
+            if "ignore_mismatched_sizes" not in str(error):
+                raise
+            hub_options = {name: kwargs[name] for name in HUB_OPTIONS if name in kwargs}
+            saved = cls.config_class.from_pretrained(pretrained_model_name_or_path, **hub_options)
+            given = kwargs.get("config", saved)
+            own = {field.name for field in fields(saved)} - {field.name for field in fields(PreTrainedConfig)}
+            wanted = {name: kwargs.get(name, getattr(given, name, None)) for name in sorted(own | {"num_labels"})}
+            changed = [
+                f"{name}={value!r} in place of {getattr(saved, name)!r}"
+                for name, value in wanted.items()
+                if value != getattr(saved, name)
+            ]
+            raise ValueError(
+                f"The weights of {pretrained_model_name_or_path} do not fit a model with "
+                f"{', '.join(changed) or 'its config.json'}; leave that out, or start those that differ anew by "
+                "ignore_mismatched_sizes=True."
+            ) from error
 
     def require_input(self, field: str, instead: str) -> None:
         """Raise if the config lacks `field`, the kind of input that this head needs."""
@@ -402,6 +433,13 @@ class LongSequenceModel(LongSequencePreTrainedModel):
             raise ValueError(
                 f"input_ids reach from {int(input_ids.min())} to {int(input_ids.max())}, but the model has "
                 f"vocab_size={self.config.vocab_size}: ids start at 0 and end below that."
+            ) from error
+        except RuntimeError as error:
+            if input_ids.dtype in (torch.long, torch.int):
+                raise
+            raise ValueError(
+                f"input_ids are {input_ids.dtype}, but ids are whole numbers; give input_ids.long(), or real values to "
+                "a model with num_channels as input_values."
             ) from error
 
     @capture_outputs

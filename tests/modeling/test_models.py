@@ -450,6 +450,85 @@ def test_input_that_is_none_is_refused(family):
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_ids_that_are_no_whole_numbers_are_refused(family):
+    case = Case(family, "AutoModelForMaskedLM", "tokens", True)
+    with pytest.raises(
+        ValueError, match=r"input_ids are torch.float32, but ids are whole numbers; give input_ids.long"
+    ):
+        case.model()(input_ids=case.inputs()["input_ids"].float())
+
+
+@pytest.mark.parametrize(
+    ("auto", "fields", "labels", "message"),
+    [
+        (
+            "SequenceClassification",
+            {},
+            torch.tensor([0, 1, 3]),
+            "from 0 to 3, but there are 3 classes: labels start at 0",
+        ),
+        ("SequenceClassification", {}, torch.tensor([0, -1, 1]), "from -1 to 1, but there are 3 classes"),
+        (
+            "SequenceClassification",
+            {},
+            torch.tensor([0, 1]),
+            r"of shape \(2,\), but must be torch.long of shape \(3,\)",
+        ),
+        ("MaskedLM", {}, torch.full((3, 11), VOCAB), f"but there are {VOCAB} classes"),
+        ("MaskedLM", {}, torch.zeros(3, 11), r"labels are torch.float32 of shape \(3, 11\), but must be torch.long"),
+        ("PreTraining", {}, torch.zeros(3, 11, 1), r"labels have shape \(3, 11, 1\), but the reconstruction has"),
+        (
+            "PreTraining",
+            {"num_channels": 1, "reconstruction_loss": "cross_entropy", "num_levels": 4},
+            torch.full((3, 11), 4),
+            "from 4 to 4, but there are 4 classes",
+        ),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(auto, fields, labels, message):
+    kind = "values" if auto == "PreTraining" else "tokens"
+    case = Case("s4d", "AutoModelForPreTraining" if kind == "values" else f"AutoModelFor{auto}", kind, True)
+    inputs = case.inputs() | {"labels": labels}
+    if fields:
+        inputs["input_values"] = inputs["input_values"][..., :1]
+    with pytest.raises(ValueError, match=message):
+        case.model(**fields)(**inputs)
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_a_batch_where_nothing_counts_has_no_loss(family):
+    for case, nothing in (
+        (Case(family, "AutoModelForMaskedLM", "tokens", True), {"labels": torch.full((3, 11), -100)}),
+        (Case(family, "AutoModelForPreTraining", "values", True), {"bool_masked_pos": torch.zeros(3, 11).bool()}),
+    ):
+        model = case.model()
+        assert model(**case.inputs() | nothing).loss == 0
+        assert not any(grad.any() for grad in gradients(model, case.inputs() | nothing).values())
+
+
+@pytest.mark.parametrize("family", ["transformer", "s4d", "sgconv"])
+def test_right_padding_is_refused_by_generation_with_what_to_do(family):
+    model = Case(family, "AutoModelForCausalLM", "tokens", False).model()
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
+    with pytest.raises(ValueError, match=r'on the left .*\(tokenizer.padding_side = "left"\)'):
+        model.generate(torch.full((2, 3), 5), attention_mask=mask, max_new_tokens=2, do_sample=False)
+
+
+@pytest.mark.parametrize(
+    ("family", "field", "value", "was"),
+    [("sgconv", "kernel_length", 128, 64), ("mrconv", "kernel_length", 128, 64), ("s4d", "d_state", 16, 8)],
+)
+def test_weights_of_other_shapes_are_refused_by_the_field(family, field, value, was, tmp_path):
+    case = Case(family, "AutoModel", "tokens", True)
+    case.model().save_pretrained(tmp_path)
+    message = f"do not fit a model with {field}={value} in place of {was}; leave that out"
+    for given in ({field: value}, {"config": case.config(**{field: value})}):
+        with pytest.raises(ValueError, match=message):
+            AUTO_CLASSES["AutoModel"].from_pretrained(tmp_path, **given)
+    AUTO_CLASSES["AutoModel"].from_pretrained(tmp_path, **{field: value}, ignore_mismatched_sizes=True)
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
 def test_embedded_input(family):
     case = classifier(family, "tokens")
     model, ids = case.model(), case.inputs()["input_ids"]
