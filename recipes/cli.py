@@ -91,6 +91,9 @@ def compare(
     name = recipe.task.replace(":", "-")
     folder = out or Path("runs") / name
     if dry_run:
+        from .study import check_study
+
+        check_study(recipe, chosen_models, chosen_arms, [0], folder, replace)
         _print_plan(recipe, chosen_models, chosen_arms, seeds)
         return
     typer.echo(f"Comparing {', '.join(chosen_models)} on {recipe.task}; loading ...")

@@ -79,18 +79,10 @@ def run_study(
         KeyboardInterrupt: passed on after the workers have stopped; finished stages are kept.
     """
     study_dir = Path(study_dir)
-    _check_folder(study_dir, recipe, replace)
-
-    def subset(seed: int) -> Task:
-        return load_subset(recipe.task, recipe.task_options, recipe.train_size, derive_seed(seed, "split"))
-
-    subsets = {seed: subset(seed) for seed in seeds}
+    subsets = check_study(recipe, models, arms, seeds, study_dir, replace)
     spec = subsets[seeds[0]].spec
-    check_objective(recipe.objective, spec)
     data = data_digest(load_subset(recipe.task, recipe.task_options, None, 0))
     runs = expand(recipe, models, arms, seeds, data)
-    for stage in {f"{run.model}/{s['stage']}": s for run in runs for s in run.stages}.values():
-        train.check_arguments(stage)
     study_dir.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(study_dir / ".lock", timeout=0):
@@ -101,7 +93,7 @@ def run_study(
             record = _study_record(recipe, runs + earlier, spec, subsets[seeds[0]])
             write_json(study_dir / "study.json", {"study": name, "command": command, "jobs": jobs, **record})
             for seed in {run.seed for run in earlier} - subsets.keys():
-                subsets[seed] = subset(seed)
+                subsets[seed] = _subset(recipe, seed)
             _write_baselines(dict(sorted(subsets.items())), study_dir)
             plan = Plan(todo, len(runs), study_dir / "stages", lambda run: _publish_and_tell(run, recipe, study_dir))
             failures = execute(plan, jobs, recipe.num_threads) if todo else []
@@ -112,6 +104,27 @@ def run_study(
             _prune(study_dir)
     except Timeout:
         raise StudyError(f"Another process is working in {study_dir}; wait for it, or choose another --out.") from None
+
+
+def check_study(
+    recipe: Recipe, models: list[str], arms: list[str], seeds: list[int], study_dir: Path, replace: bool
+) -> dict[int, Task]:
+    """Load the task with the training subset of each seed, and check all that can be checked without training.
+
+    Raises:
+        ValueError: the settings, the data or the folder cannot be used; nothing was written.
+    """
+    _check_folder(study_dir, recipe, replace)
+    subsets = {seed: _subset(recipe, seed) for seed in seeds}
+    check_objective(recipe.objective, subsets[seeds[0]].spec)
+    runs = expand(recipe, models, arms, seeds[:1])
+    for stage in {f"{run.model}/{s['stage']}": s for run in runs for s in run.stages}.values():
+        train.check_arguments(stage)
+    return subsets
+
+
+def _subset(recipe: Recipe, seed: int) -> Task:
+    return load_subset(recipe.task, recipe.task_options, recipe.train_size, derive_seed(seed, "split"))
 
 
 def _check_folder(folder: Path, recipe: Recipe, replace: bool) -> None:

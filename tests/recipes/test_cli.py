@@ -90,6 +90,25 @@ def test_a_dry_run_shows_steps_and_writes_nothing(monkeypatch, capsys, tmp_path)
     assert not any(tmp_path.iterdir())
 
 
+def test_a_dry_run_refuses_what_the_run_refuses(recipe_file, monkeypatch, capsys, tmp_path):
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "letter.txt").touch()
+    for arguments, message in (
+        (["--train-size", 99999], "train_size=99999 is more than the 1257 training examples"),
+        (["--set", "objective=masked_values"], "objective masked_values does not fit task digits"),
+        (["--set", "finetune.lr_scheduler_type=nonsense"], "nonsense"),
+        (["--out", full], "is not empty and holds no comparison"),
+    ):
+        told = []
+        for dry in ([], ["--dry-run"]):
+            given = ["--out", tmp_path / "out", *arguments, *dry]
+            assert call("compare", recipe_file, *given, monkeypatch=monkeypatch) == 1
+            told.append(capsys.readouterr().err)
+        assert message in told[0] and told[0] == told[1]
+    assert not (tmp_path / "out").exists()
+
+
 def test_default_models_are_compared_unless_told_otherwise(tmp_path, monkeypatch, capsys):
     path = tmp_path / "two.yaml"
     path.write_text(yaml.safe_dump({**RAW, "default_models": ["s4d"]}))
