@@ -317,8 +317,10 @@ class SequencePooling(nn.Module):
         if self.kind == "mean":
             if mask is None:
                 return hidden_states.mean(1)
-            total = (hidden_states * mask[..., None]).sum(1)
-            return total / mask.sum(1, keepdim=True).to(total.dtype)
+            # Half precision can hold neither the sum nor the count of a long sequence.
+            exact = torch.promote_types(hidden_states.dtype, torch.float32)
+            total = (hidden_states * mask[..., None]).sum(1, dtype=exact)
+            return (total / mask.sum(1, keepdim=True)).to(hidden_states.dtype)
         if self.kind == "max":
             if mask is not None:
                 hidden_states = hidden_states.masked_fill(~mask[..., None], torch.finfo(hidden_states.dtype).min)

@@ -26,6 +26,7 @@ from .modeling_common import (
     LongSequenceModel,
     LongSequencePreTrainedModel,
 )
+from .ops_ssm import wide
 
 
 class DLRMixer(DiagonalMixer):
@@ -63,8 +64,8 @@ class DLRMixer(DiagonalMixer):
         super().init_weights()
 
     def system(self) -> tuple[Tensor, Tensor]:
-        log_z = torch.complex(-self.decay_root.double().square(), self.frequency.double())
-        return log_z[None], torch.view_as_complex(self.W.double())
+        log_z = torch.complex(-wide(self.decay_root).square(), wide(self.frequency))
+        return log_z[None], torch.view_as_complex(wide(self.W))
 
 
 class DLRPreTrainedModel(LongSequencePreTrainedModel):

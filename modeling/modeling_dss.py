@@ -28,6 +28,7 @@ from .modeling_common import (
 )
 from .ops_dss import softmax_kernel, softmax_system
 from .ops_hippo import s4d_legs, s4d_lin
+from .ops_ssm import wide
 
 
 class DSSMixer(DiagonalMixer):
@@ -62,14 +63,14 @@ class DSSMixer(DiagonalMixer):
 
     def eigenvalues(self) -> tuple[Tensor, Tensor]:
         """A (N,) and dt A (H, N), complex128."""
-        A_real = self.A_real.double() if self.version == "softmax" else -self.log_A_real.double().exp()
-        A_imag, dt = self.A_imag.double(), self.log_dt.double().exp()
+        A_real = wide(self.A_real) if self.version == "softmax" else -wide(self.log_A_real).exp()
+        A_imag, dt = wide(self.A_imag), wide(self.log_dt).exp()
         dt_real, dt_imag = dt.unbind(-1) if dt.dim() == 2 else (dt, dt)
         x = torch.complex(dt_real[:, None] * A_real, dt_imag[:, None] * A_imag)
         return torch.complex(A_real, A_imag), x
 
     def weights(self) -> Tensor:
-        return torch.view_as_complex(self.W.double())
+        return torch.view_as_complex(wide(self.W))
 
     def system(self) -> tuple[Tensor, Tensor]:
         A, x = self.eigenvalues()

@@ -24,6 +24,7 @@ from .modeling_common import (
     LongSequenceModel,
     LongSequencePreTrainedModel,
 )
+from .ops_ssm import wide
 from .scan_mixer import DiagonalSystem, ScanMixer, input_matrix, output_matrix
 
 
@@ -61,7 +62,7 @@ class LRUMixer(ScanMixer):
         init.normal_(self.C, std=states**-0.5)
 
     def system(self, dtype: torch.dtype) -> DiagonalSystem:
-        log_z = torch.stack([-self.log_nu.double().exp(), self.log_theta.double().exp()], dim=-1)
+        log_z = torch.stack([-wide(self.log_nu).exp(), wide(self.log_theta).exp()], dim=-1)
         B = self.B.to(dtype) * self.log_gamma.to(dtype).exp()[:, None, None]
         return DiagonalSystem(log_z, input_matrix(B), output_matrix(self.C.to(dtype)))
 

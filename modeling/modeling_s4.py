@@ -31,6 +31,7 @@ from .modeling_common import (
 )
 from .ops_dplr import DPLRSystem, dplr_kernel, dplr_scan, dplr_system
 from .ops_hippo import dplr_start
+from .ops_ssm import wide
 
 
 class S4Mixer(ConvolutionMixer):
@@ -73,7 +74,7 @@ class S4Mixer(ConvolutionMixer):
     def system(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         """dt, Re A, Im A, P, B and C, as the ops take them."""
         # exp in float64: a rounded step or decay would shift the phase of late kernel values.
-        return self.log_dt.double().exp(), -self.log_A_real.double().exp(), self.A_imag, self.P, self.B, self.C
+        return wide(self.log_dt).exp(), -wide(self.log_A_real).exp(), self.A_imag, self.P, self.B, self.C
 
     def kernel(self, length: int) -> Tensor:
         """Kernels (directions, H, L) in float32; the second direction is strictly anti-causal."""

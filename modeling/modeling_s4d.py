@@ -28,7 +28,7 @@ from .modeling_common import (
     LongSequencePreTrainedModel,
 )
 from .ops_hippo import hippo_legs_normal, s4d_inv, s4d_legs, s4d_lin, s4d_real
-from .ops_ssm import diagonal_system
+from .ops_ssm import diagonal_system, wide
 
 COMPLEX_STARTS = {"lin": s4d_lin, "inv": s4d_inv, "legs": s4d_legs}
 
@@ -86,8 +86,8 @@ class S4DMixer(DiagonalMixer):
     def system(self) -> tuple[Tensor, Tensor]:
         # exp in float64: a rounded step or decay would shift the phase of late kernel values.
         return diagonal_system(
-            dt=self.log_dt.double().exp(),
-            A_real=-self.log_A_real.double().exp(),
+            dt=wide(self.log_dt).exp(),
+            A_real=-wide(self.log_A_real).exp(),
             A_imag=None if self.is_real else self.A_imag,
             B=self.B,
             C=self.C,

@@ -26,7 +26,7 @@ from .modeling_common import (
     LongSequencePreTrainedModel,
 )
 from .ops_hippo import hippo_legs
-from .ops_ssm import discretize
+from .ops_ssm import discretize, wide
 from .scan_mixer import DiagonalSystem, ScanMixer, complex_product, input_matrix, output_matrix
 
 
@@ -109,11 +109,11 @@ class S5Mixer(ScanMixer):
         init.copy_(self.C, torch.view_as_real(C @ V))
 
     def system(self, dtype: torch.dtype) -> DiagonalSystem:
-        A_real, A_imag = self.A_real.double(), self.A_imag.double()
+        A_real, A_imag = wide(self.A_real), wide(self.A_imag)
         if self.clip_eigs:
             A_real = A_real.clamp(max=-1e-4)
         A = torch.stack([A_real, A_imag], dim=-1)[:, None]  # (P, 1, 2)
-        log_z, gain = discretize(A, self.log_dt.double().exp(), self.discretization)
+        log_z, gain = discretize(A, wide(self.log_dt).exp(), self.discretization)
         # A state stands for its conjugate, too.
         C = self.C.to(dtype) * (2 if self.conj_sym else 1)
         B = complex_product(gain.to(dtype), self.B.to(dtype))

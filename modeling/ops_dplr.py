@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .ops_ssm import batched_matmul, full_precision_matmul
+from .ops_ssm import as_complex, batched_matmul, full_precision_matmul, grid_dtype
 
 # A block of features goes through all steps before the next one, so that its matrices stay in the cache of a CPU.
 _CPU_BLOCK_ELEMENTS = 1 << 16
@@ -40,15 +40,6 @@ _SMALLEST_ROW_VALUE = 1e-20
 _TRACED_COLUMN_BITS, _TRACED_ROW_BITS = 8, 12
 # Up to so many steps of a recurrence are done one after the other; beyond, in chunks of at most so many.
 _MAX_SINGLE_STEPS, _MAX_CHUNK = 16, 128
-
-
-def _grid_dtype(device: torch.device) -> torch.dtype:
-    # Apple's mps has no float64.
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
-def _complex(pairs: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.view_as_complex(pairs.to(dtype).contiguous())
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -75,11 +66,11 @@ def discretize_dplr(
 
     Source: arXiv 2111.00396.
     """
-    grid = _grid_dtype(dt.device)
+    grid = grid_dtype(dt.device)
     dt = dt.to(grid)[:, None]
     repeats = dt.shape[0] // A_real.shape[0]
     A = torch.complex(A_real.to(grid), A_imag.to(grid))
-    B, P = _complex(B, grid), _complex(P, grid).transpose(0, 1)
+    B, P = as_complex(B, grid), as_complex(P, grid).transpose(0, 1)
     if repeats > 1:
         A, B, P = A.repeat(repeats, 1), B.repeat(repeats, 1), P.repeat(repeats, 1, 1)
     x = dt * A / 2
@@ -138,7 +129,7 @@ class DPLRSystem(NamedTuple):
 def dplr_system(dt: Tensor, A_real: Tensor, A_imag: Tensor, P: Tensor, B: Tensor, C: Tensor) -> DPLRSystem:
     """What a recurrence needs of the parameters; see `dplr_kernel` for arguments."""
     D, U, V, bbar = discretize_dplr(dt, A_real, A_imag, P, B)
-    functionals = 2 * _rows(_complex(C, bbar.dtype).conj()).transpose(0, 1)
+    functionals = 2 * _rows(as_complex(C, bbar.dtype).conj()).transpose(0, 1)
     return DPLRSystem(D, U, V, bbar, functionals)
 
 
@@ -361,13 +352,13 @@ def _dense_reference(
     def both(half: Tensor) -> Tensor:
         return torch.cat([half, half.conj()], dim=-1)
 
-    P = both(_complex(P, torch.float64)[:, copy]).permute(1, 2, 0)  # (H, N, r)
+    P = both(as_complex(P, torch.float64)[:, copy]).permute(1, 2, 0)  # (H, N, r)
     A = torch.diag_embed(both(torch.complex(A_real.double(), A_imag.double())[copy])) - P @ P.mH
     half_step = dt.double()[:, None, None] / 2 * A
     identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     Abar = torch.linalg.solve(identity - half_step, identity + half_step)
-    drive = dt.double()[:, None] * both(_complex(B, torch.float64)[copy])
-    return Abar, torch.linalg.solve(identity - half_step, drive), both(_complex(C, torch.float64))
+    drive = dt.double()[:, None] * both(as_complex(B, torch.float64)[copy])
+    return Abar, torch.linalg.solve(identity - half_step, drive), both(as_complex(C, torch.float64))
 
 
 def dplr_kernel_reference(

@@ -13,7 +13,7 @@ The stable log q is ours.
 import torch
 from torch import Tensor
 
-from .ops_ssm import power_kernel
+from .ops_ssm import grid_dtype, power_kernel
 
 
 def log_retention(delta: Tensor, alpha: Tensor) -> Tensor:
@@ -50,8 +50,7 @@ def ema_kernel(
 
     Source: arXiv 2209.10655.
     """
-    # Apple's mps has no float64.
-    grid = torch.float32 if gamma.device.type == "mps" else torch.float64
+    grid = grid_dtype(gamma.device)
     dtype = torch.float64 if gamma.dtype == torch.float64 else torch.float32
     directions, hidden, states = gamma.shape
     delta, alpha = delta.to(grid), alpha.to(grid)

@@ -22,13 +22,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .ops_ssm import as_complex, grid_dtype
+
 # A rounded z drifts by its rounding error at each step, so blocks stay short; a longer one would hardly be faster.
 _MAX_BLOCK = 32
 
 
 def _wide(x: Tensor) -> Tensor:
-    """Complex pairs as complex128; complex64 on Apple's mps, which has no float64."""
-    return torch.view_as_complex(x.to(torch.float32 if x.device.type == "mps" else torch.float64).contiguous())
+    """Complex pairs as complex numbers of the dtype of grids."""
+    return as_complex(x, grid_dtype(x.device))
 
 
 def _block_length(length: int) -> int:

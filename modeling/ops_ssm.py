@@ -124,12 +124,19 @@ def batched_matmul(left: Tensor, right: Tensor) -> Tensor:
     return torch.bmm(left, right)
 
 
-def _grid_dtype(device: torch.device) -> torch.dtype:
-    # Apple's mps has no float64; kernels there are as exact as float32 phases are, about 1e-5 for damped states.
+def grid_dtype(device: torch.device) -> torch.dtype:
+    """What grids of powers and discrete systems are made in: float64 where the device has it."""
+    # Apple's mps has not; kernels there are as exact as float32 phases are, about 1e-5 for damped states.
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def _complex(pairs: Tensor, dtype: torch.dtype) -> Tensor:
+def wide(x: Tensor) -> Tensor:
+    """`x` in the dtype of grids."""
+    return x.to(grid_dtype(x.device))
+
+
+def as_complex(pairs: Tensor, dtype: torch.dtype) -> Tensor:
+    """Real pairs (..., 2) as complex numbers with parts of `dtype`."""
     return torch.view_as_complex(pairs.to(dtype).contiguous())
 
 
@@ -220,11 +227,11 @@ def diagonal_system(
 
     Source: arXiv 2206.11893.
     """
-    grid = _grid_dtype(C.device)
+    grid = grid_dtype(C.device)
     rule = _get_rule(discretization)
     if A_imag is not None:
         A = torch.complex(A_real.to(grid), A_imag.to(grid))
-        B, C = _complex(B, grid), _complex(C.transpose(0, 1), grid)
+        B, C = as_complex(B, grid), as_complex(C.transpose(0, 1), grid)
     else:
         A, B, C = A_real.to(grid), B.to(grid), C.transpose(0, 1).to(grid)
         if discretization == "bilinear":
@@ -491,7 +498,7 @@ def diagonal_kernel_reference(
         A, B, C = A_real.to(torch.complex128)[copy], B.to(torch.complex128)[copy], C.to(torch.complex128)
     else:
         A = torch.complex(A_real.double(), A_imag.double())[copy]
-        B, C = _complex(B, torch.float64)[copy], _complex(C, torch.float64)
+        B, C = as_complex(B, torch.float64)[copy], as_complex(C, torch.float64)
     dt = dt.double() if dt.dim() == 2 else dt.double()[:, None]
     if discretization == "zoh":
         z = torch.exp(dt * A)

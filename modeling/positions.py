@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from transformers import PreTrainedConfig
 from transformers import initialization as init
 
+from .ops_ssm import grid_dtype
+
 
 def check_length(length: int, attention_mask: Tensor | None, limit: int) -> None:
     """Raise if the longest sequence, padding not counted, has more positions than `limit`."""
@@ -66,7 +68,7 @@ def rotary_table(
     Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding", equation 34,
     arXiv 2104.09864, whose pairs are the interleaved ones.
     """
-    exact = torch.float32 if device.type == "mps" else torch.float64
+    exact = grid_dtype(device)
     position = torch.arange(length, dtype=exact, device=device)
     rate = theta ** (-torch.arange(0, size, 2, dtype=exact, device=device) / size)
     angle = torch.outer(position, rate)

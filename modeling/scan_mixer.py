@@ -120,9 +120,6 @@ class ScanMixer(Mixer):
             cache, self.layer_idx, list(self.parameters(recurse=False)), lambda: self.step_constants(u.dtype)
         )
         system, state = constants.system, get_state(cache, self.layer_idx)
-        if state is not None and torch.is_grad_enabled():
-            # The cache keeps its place in memory and writes the next state into it, but the backward needs this one.
-            state = state.clone()
         v = F.linear(u, system.input_matrix).unflatten(-1, (-1, 2))
         if u.shape[1] == 1:
             x = v
