@@ -33,11 +33,15 @@ from transformers.modeling_outputs import ModelOutput
 from transformers.utils import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
-from .blocks import Mixer, Norm, Packing, ResidualBlock, SequenceEmbeddings, get_state
+from .blocks import MaskedBatchNorm, Mixer, Norm, Packing, ResidualBlock, SequenceEmbeddings, get_state
 from .configuration_common import LongSequenceConfig
 
 # Of the arguments of `from_pretrained`, those that say where a file is.
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
+
+# A whole kernel is divided by the first; the others move by a small part of themselves, which half precision rounds
+# away.
+FLOAT32_BUFFERS = ("kernel_norm", "running_mean", "running_var")
 
 # Below this share of kept positions the blocks leave the pads out, which costs a copy for each block that mixes them.
 PACKING_SHARE = 0.9
@@ -188,14 +192,30 @@ class LongSequencePreTrainedModel(PreTrainedModel):
         }
         return [name for name, _ in self.named_parameters() if name in declared]
 
+    def float32_buffers(self) -> list[tuple[nn.Module, str]]:
+        """The buffers, as a module and a leaf name, that stay in float32 where the rest goes to half precision."""
+        return [
+            (module, name)
+            for module in self.modules()
+            if isinstance(module, (Mixer, MaskedBatchNorm))
+            for name in FLOAT32_BUFFERS
+            if name in module._buffers
+        ]
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Cast and move as always, but keep state-space parameters in float32 where the rest goes to half precision."""
+        """Cast and move as always, but keep in float32 what has no meaning in half precision."""
+        half = (torch.float16, torch.bfloat16)
         ssm = [self.get_parameter(name) for name in self.ssm_parameter_names()]
         before = [parameter.data for parameter in ssm]
+        buffers = [(module, name, getattr(module, name)) for module, name in self.float32_buffers()]
         super()._apply(fn, recurse)
         for parameter, data in zip(ssm, before, strict=True):
-            if parameter.dtype in (torch.float16, torch.bfloat16):
+            if parameter.dtype in half:
                 parameter.data = data.to(parameter.device, torch.float32)
+        for module, name, data in buffers:
+            now = getattr(module, name)
+            if now.dtype in half:
+                setattr(module, name, data.to(now.device, torch.float32))
         return self
 
     @classmethod
@@ -266,7 +286,7 @@ class LongSequenceModel(LongSequencePreTrainedModel):
         # State matrices and step sizes lose their meaning in half precision.
         self._keep_in_fp32_modules_strict = {
             leaf for module in self.layers.modules() for leaf in getattr(module, "ssm_parameters", ())
-        }
+        } | {leaf for _, leaf in self.float32_buffers()}
         self.post_init()
 
     def build_positions(self, config: LongSequenceConfig) -> nn.Module | None:

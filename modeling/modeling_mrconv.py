@@ -116,10 +116,7 @@ class MRConvPreTrainedModel(LongSequencePreTrainedModel):
 
 
 class MRConvModel(MRConvPreTrainedModel, LongSequenceModel):
-    def __init__(self, config: MRConvConfig) -> None:
-        super().__init__(config)
-        # The merged kernel is made with them.
-        self._keep_in_fp32_modules_strict |= {"running_mean", "running_var"}
+    pass
 
 
 MRConvPreTrainedModel.model_class = MRConvModel

@@ -97,10 +97,7 @@ class SGConvPreTrainedModel(LongSequencePreTrainedModel):
 
 
 class SGConvModel(SGConvPreTrainedModel, LongSequenceModel):
-    def __init__(self, config: SGConvConfig) -> None:
-        super().__init__(config)
-        # In half precision the whole kernel would be off by the same part.
-        self._keep_in_fp32_modules_strict |= {"kernel_norm"}
+    pass
 
 
 SGConvPreTrainedModel.model_class = SGConvModel

@@ -238,6 +238,37 @@ def test_half_precision(case, tmp_path):
         assert_same(states, {name: parameter for name, parameter in cast.named_parameters() if name in ssm})
 
 
+@pytest.mark.parametrize(
+    ("name", "fields", "leaves"),
+    [
+        ("sgconv", {}, {"kernel_norm"}),
+        ("mrconv", {}, {"running_mean", "running_var"}),
+        ("s4d", {"norm_type": "batch"}, {"running_mean", "running_var"}),
+        (
+            "hybrid",
+            {"mixers": [{"type": kind, "kernel_length": 64, "sub_kernel_size": 4} for kind in ("sgconv", "mrconv")]},
+            {"kernel_norm", "running_mean", "running_var"},
+        ),
+    ],
+)
+def test_buffers_that_half_precision_would_spoil_stay_in_float32(name, fields, leaves, tmp_path):
+    case = classifier(name)
+    model, inputs = case.model(**fields), case.inputs()
+    model.train()(**inputs)
+    expected = {key: x.clone() for key, x in model.named_buffers() if key.rpartition(".")[2] in leaves}
+    assert {key.rpartition(".")[2] for key in expected} == leaves
+    model.eval().save_pretrained(tmp_path)
+    logits = model(**inputs).logits
+    loaded = AUTO_CLASSES[case.auto].from_pretrained(tmp_path, dtype=torch.bfloat16)
+    for cast in (loaded, copy.deepcopy(model).to(torch.bfloat16), copy.deepcopy(model).half()):
+        assert_same(expected, {key: x for key, x in cast.named_buffers() if key in expected})
+        assert cast.classifier.weight.dtype in (torch.bfloat16, torch.float16)
+        assert (cast(**inputs).logits - logits).abs().max() < 0.05 * logits.abs().max() + 0.01
+        assert cast.train()(**inputs).loss.isfinite()
+        cast.eval()
+    assert all(x.dtype == torch.float64 for x in copy.deepcopy(model).double().buffers())
+
+
 def items(case: Case, inputs: dict) -> int:
     """What the Trainer would count in a batch."""
     if case.auto == "AutoModelForPreTraining":
