@@ -1,4 +1,4 @@
-"""Raw series and images -> model input, saved with the checkpoint as `preprocessor_config.json`.
+"""Raw series, images and audio -> model input, saved with the checkpoint as `preprocessor_config.json`.
 
 With `num_levels`, whole numbers 0 .. num_levels - 1 (grey levels) become token ids, after the three special ids.
 Without it, real values are normalised by the training set's statistics. Images are read row by row.
@@ -6,7 +6,9 @@ Without it, real values are normalised by the training set's statistics. Images 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import wave
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -24,12 +26,15 @@ class LongSequenceFeatureExtractor(FeatureExtractionMixin):
     """Turns raw examples into batches for the models here.
 
     Args:
-        modality: "values" for series, (length,) or (length, channels); "image" for (height, width[, channels]).
+        modality: "values" for series, (length,) or (length, channels); "image" for (height, width[, channels]); "audio"
+            for (length,) of 16-bit whole numbers, which become -1 to 1, or of real values in that range, or the path of
+            a WAV file.
         num_levels: Number of grey levels, for `input_ids`; None for real values, for `input_values`.
         num_channels: Channels of an example; 1 when `num_levels` is set.
         mean: Mean of each channel over the training set, or None for no normalisation.
         std: Standard deviation of each channel over the training set, > 0; set together with `mean`.
         max_length: Longest sequence taken, in steps (pixels for images), or None for no limit.
+        sampling_rate: Of audio, in Hz; None if it is not known.
         image_shape: (height, width) every image must have, or None for any.
         pad_token_id: Id of padding.
         mask_token_id: Id that hides a level in self-pretraining.
@@ -42,12 +47,13 @@ class LongSequenceFeatureExtractor(FeatureExtractionMixin):
 
     def __init__(
         self,
-        modality: Literal["values", "image"] = "values",
+        modality: Literal["values", "image", "audio"] = "values",
         num_levels: int | None = None,
         num_channels: int = 1,
         mean: list[float] | None = None,
         std: list[float] | None = None,
         max_length: int | None = None,
+        sampling_rate: int | None = None,
         image_shape: list[int] | None = None,
         pad_token_id: int = 0,
         mask_token_id: int = 1,
@@ -55,8 +61,12 @@ class LongSequenceFeatureExtractor(FeatureExtractionMixin):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if modality not in ("values", "image"):
-            raise ValueError(f"modality={modality!r} is unknown; use 'values' or 'image'.")
+        if modality not in ("values", "image", "audio"):
+            raise ValueError(f"modality={modality!r} is unknown; use 'values', 'image' or 'audio'.")
+        if modality == "audio" and (num_channels != 1 or num_levels is not None):
+            raise ValueError("modality='audio' has one channel of real values; leave num_channels and num_levels out.")
+        if sampling_rate is not None and modality != "audio":
+            raise ValueError(f"sampling_rate={sampling_rate} has no meaning for modality={modality!r}; leave it out.")
         if num_levels is not None and num_levels < 2:
             raise ValueError(f"num_levels={num_levels} is too small; use at least 2, or None for real values.")
         if num_channels < 1:
@@ -89,6 +99,7 @@ class LongSequenceFeatureExtractor(FeatureExtractionMixin):
         self.mean = None if mean is None else [float(number) for number in mean]
         self.std = None if std is None else [float(number) for number in std]
         self.max_length = max_length
+        self.sampling_rate = sampling_rate
         self.image_shape = None if image_shape is None else [int(size) for size in image_shape]
         self.pad_token_id = pad_token_id
         self.mask_token_id = mask_token_id
@@ -114,11 +125,13 @@ class LongSequenceFeatureExtractor(FeatureExtractionMixin):
         cls,
         train_examples: Iterable[Any],
         *,
-        modality: Literal["values", "image"] | None = None,
+        modality: Literal["values", "image", "audio"] | None = None,
         num_levels: int | None = None,
         num_channels: int = 1,
         max_length: int | None = None,
         normalize: bool = True,
+        sampling_rate: int | None = None,
+        scale: Iterable[tuple[float, float]] | None = None,
     ) -> LongSequenceFeatureExtractor:
         """Make a feature extractor from training examples, and from nothing else.
 
@@ -126,34 +139,53 @@ class LongSequenceFeatureExtractor(FeatureExtractionMixin):
         that never changes gets the deviation 1. Images of one common size fix `image_shape`.
 
         Args:
-            train_examples: Raw training examples, one after the other.
+            train_examples: Raw training examples, one after the other. Only one is held at a time: give something that
+                can be gone through twice, such as a list or a data set's column.
             modality: As in the constructor; None to tell from the first example, where an array of two dimensions is an
                 image unless the second counts the channels.
             num_levels: As in the constructor; levels need no statistics.
             num_channels: As in the constructor.
             max_length: As in the constructor.
             normalize: Whether to normalise real values.
+            sampling_rate: As in the constructor.
+            scale: (mean, deviation) of each channel to normalise by, in place of those of the training examples.
         """
-        examples = list(train_examples)
-        if not examples:
+        examples = train_examples if isinstance(train_examples, Sequence) else list(train_examples)
+        first = next(iter(examples), None)
+        if first is None:
             raise ValueError("There are no training examples to fit to; give at least one.")
         if modality is None:
-            modality = _guess_modality(examples[0], num_channels)
-        extractor = cls(modality=modality, num_levels=num_levels, num_channels=num_channels, max_length=max_length)
-        shapes = set()
-        sequences = []
+            modality = _guess_modality(first, num_channels)
+        extractor = cls(
+            modality=modality,
+            num_levels=num_levels,
+            num_channels=num_channels,
+            max_length=max_length,
+            sampling_rate=sampling_rate,
+        )
+        if scale is not None and num_levels is None:
+            extractor.mean, extractor.std = (
+                [float(number) for number in numbers] for numbers in zip(*scale, strict=True)
+            )
+            normalize = False
+        fits_statistics = num_levels is None and normalize
+        shapes, steps, total = set(), 0, np.zeros(num_channels)
         for index, example in enumerate(examples):
             array = extractor._check(example, index)
             shapes.add(array.shape[:2])
-            sequences.append(extractor._raster(array))
+            if fits_statistics:
+                sequence = extractor._raster(array)
+                steps += len(sequence)
+                total += sequence.sum(0, dtype=np.float64)
         if modality == "image" and len(shapes) == 1:
             extractor.image_shape = [int(size) for size in shapes.pop()]
-        if num_levels is None and normalize:
-            steps = sum(len(sequence) for sequence in sequences)
-            mean = sum(sequence.sum(0, dtype=np.float64) for sequence in sequences) / steps
+        if fits_statistics:
+            mean, squares = total / steps, np.zeros(num_channels)
             # Two passes: the deviation from the mean, not E[x^2] - E[x]^2, which loses digits.
-            variance = sum(np.square(sequence.astype(np.float64) - mean).sum(0) for sequence in sequences) / steps
-            std = np.sqrt(variance)
+            for index, example in enumerate(examples):
+                sequence = extractor._raster(extractor._check(example, index))
+                squares += np.square(sequence.astype(np.float64) - mean).sum(0)
+            std = np.sqrt(squares / steps)
             # Rounding leaves a constant channel a deviation just above 0.
             std[std <= 1e-12 * np.maximum(1.0, np.abs(mean))] = 1.0
             extractor.mean, extractor.std = mean.tolist(), std.tolist()
@@ -173,12 +205,14 @@ class LongSequenceFeatureExtractor(FeatureExtractionMixin):
         """
         if batched is not None:
             return (list(examples), True) if batched else ([examples], False)
-        if _is_pil_image(examples):
+        if _is_pil_image(examples) or (self.modality == "audio" and isinstance(examples, (str, Path, Mapping))):
             return [examples], False
         if isinstance(examples, (list, tuple)):
             if not examples:
                 return [], True
-            if any(_is_pil_image(item) or getattr(item, "ndim", 0) > 0 for item in examples):
+            if any(_is_pil_image(item) or isinstance(item, (str, Path, Mapping)) for item in examples):
+                return list(examples), True
+            if any(getattr(item, "ndim", 0) > 0 for item in examples):
                 return list(examples), True
         elif not hasattr(examples, "__array__"):
             several = isinstance(examples, Iterable) and not isinstance(examples, (str, bytes, Mapping))
@@ -188,7 +222,7 @@ class LongSequenceFeatureExtractor(FeatureExtractionMixin):
         except (ValueError, TypeError):
             # Ragged: series of unequal lengths.
             return list(examples), True
-        least = 1 if self.modality == "values" else 2
+        least = 2 if self.modality == "image" else 1
         if array.ndim <= least:
             several = False
         elif array.ndim == least + 1:
@@ -281,13 +315,15 @@ class LongSequenceFeatureExtractor(FeatureExtractionMixin):
     def _check(self, example: Any, index: int) -> np.ndarray:
         """Return one example as (length, channels) or (height, width, channels), refusing what cannot be used."""
         where = f"Example {index}"
+        if self.modality == "audio":
+            example = self._audio(example, where)
         if _is_pil_image(example):
             example = _open_pil_image(example, self.num_channels)
         try:
             array = _to_array(example)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{where} is no array of numbers ({error}); give numbers in {self._shapes()}.") from None
-        least = 1 if self.modality == "values" else 2
+        least = 2 if self.modality == "image" else 1
         if array.ndim == least:
             array = array[..., None]
         if array.ndim != least + 1 or array.shape[-1] != self.num_channels:
@@ -316,9 +352,21 @@ class LongSequenceFeatureExtractor(FeatureExtractionMixin):
                 )
         return array
 
+    def _audio(self, example: Any, where: str) -> Any:
+        """Samples between -1 and 1 of an array, a mapping with "array" and "sampling_rate", or a WAV file."""
+        rate = None
+        if isinstance(example, (str, Path)):
+            example, rate = _read_wav(Path(example))
+        elif isinstance(example, Mapping):
+            example, rate = example.get("array", example.get("raw")), example.get("sampling_rate")
+        if rate is not None and self.sampling_rate is not None and rate != self.sampling_rate:
+            raise ValueError(f"{where} has {rate} Hz, but this model hears {self.sampling_rate} Hz; resample it first.")
+        array = np.asarray(example)
+        return array.astype(np.float32) / 2**15 if array.dtype == np.int16 else example
+
     def _shapes(self) -> str:
-        axes = "length" if self.modality == "values" else "height, width"
-        short = f"({axes},) or " if self.modality == "values" else f"({axes}) or "
+        axes = "height, width" if self.modality == "image" else "length"
+        short = f"({axes}) or " if self.modality == "image" else f"({axes},) or "
         return f"{short if self.num_channels == 1 else ''}({axes}, {self.num_channels})"
 
     def _raster(self, array: np.ndarray) -> np.ndarray:
@@ -358,6 +406,20 @@ def _guess_modality(example: Any, num_channels: int) -> Literal["values", "image
         return "image"
     shape = np.shape(example)
     return "image" if len(shape) > 2 or (len(shape) == 2 and shape[1] != num_channels) else "values"
+
+
+def _read_wav(path: Path) -> tuple[np.ndarray, int]:
+    """Samples (L,) int16 and sampling rate of a WAV file with one channel of 16 bits, which needs no library."""
+    try:
+        with wave.open(str(path)) as file:
+            rate, data = file.getframerate(), file.readframes(file.getnframes())
+            if file.getnchannels() != 1 or file.getsampwidth() != 2:
+                raise ValueError(
+                    f"{path} has {file.getnchannels()} channel(s) of {8 * file.getsampwidth()} bits; give one of 16."
+                )
+    except (OSError, EOFError, wave.Error) as error:
+        raise ValueError(f"{path} cannot be read as a WAV file ({error}); give an existing one, or an array.") from None
+    return np.frombuffer(data[: len(data) // 2 * 2], dtype="<i2"), rate
 
 
 def _is_pil_image(item: Any) -> bool:

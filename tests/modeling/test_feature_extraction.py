@@ -1,8 +1,10 @@
 """The feature extractor and the pipeline: shapes, refusals, and life outside this package."""
 
 import os
+import re
 import subprocess
 import sys
+import wave
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +179,7 @@ def test_truncation_counts_first(caplog: pytest.LogCaptureFixture, monkeypatch: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"modality": "text"}, "modality='text' is unknown; use 'values' or 'image'"),
+        ({"modality": "text"}, "modality='text' is unknown; use 'values', 'image' or 'audio'"),
         ({"num_levels": 1}, "num_levels=1 is too small"),
         ({"num_levels": 17, "num_channels": 3}, "num_levels=17 needs num_channels=1"),
         ({"mean": [0.0]}, "Only one of mean and std was given"),
@@ -320,3 +322,51 @@ def test_both_work_from_a_folder_without_this_package(classify: Any, tmp_path: P
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(classify(np.arange(9.0)))
+
+
+def write_wav(path, samples, rate=8000, channels=1):
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes(np.asarray(samples, dtype="<i2").tobytes())
+
+
+def test_audio_is_the_same_from_samples_a_mapping_and_a_file(tmp_path):
+    clips = [np.array([0, 16384, -32768, 100], dtype=np.int16), np.array([5, -5], dtype=np.int16)]
+    extractor = LongSequenceFeatureExtractor.fit(clips, modality="audio", sampling_rate=8000)
+    write_wav(tmp_path / "clip.wav", clips[0])
+    expected = extractor(clips[0])["input_values"]
+    real = clips[0].astype(np.float32) / 32768
+    for example in (real, {"array": real, "sampling_rate": 8000}, tmp_path / "clip.wav", str(tmp_path / "clip.wav")):
+        assert torch.equal(extractor(example)["input_values"], expected)
+    assert extractor([str(tmp_path / "clip.wav"), clips[1]])["input_values"].shape == (2, 4, 1)
+    restored = extractor.denormalize(expected[0].numpy())[:, 0]
+    np.testing.assert_allclose(restored, real, atol=1e-6)
+    extractor.save_pretrained(tmp_path)
+    assert torch.equal(LongSequenceFeatureExtractor.from_pretrained(tmp_path)(clips[0])["input_values"], expected)
+
+
+def test_audio_that_does_not_fit_is_refused(tmp_path):
+    extractor = LongSequenceFeatureExtractor(modality="audio", sampling_rate=8000)
+    write_wav(tmp_path / "fast.wav", [1, 2], rate=16000)
+    write_wav(tmp_path / "stereo.wav", [1, 2], channels=2)
+    (tmp_path / "broken.wav").write_bytes(b"RIFF")
+    for name, message in (
+        ("fast.wav", "has 16000 Hz, but this model hears 8000 Hz; resample it first"),
+        ("stereo.wav", "has 2 channel(s) of 16 bits; give one of 16"),
+        ("broken.wav", "cannot be read as a WAV file"),
+        ("missing.wav", "cannot be read as a WAV file"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            extractor(tmp_path / name)
+    with pytest.raises(ValueError, match="sampling_rate=8000 has no meaning for modality='values'"):
+        LongSequenceFeatureExtractor(sampling_rate=8000)
+    with pytest.raises(ValueError, match="modality='audio' has one channel"):
+        LongSequenceFeatureExtractor(modality="audio", num_channels=2)
+
+
+def test_a_fixed_scale_replaces_the_statistics_of_the_training_examples():
+    examples = [np.array([0.0, 255.0])]
+    extractor = LongSequenceFeatureExtractor.fit(examples, scale=[(127.5, 127.5)])
+    assert extractor(examples[0])["input_values"].flatten().tolist() == [-1.0, 1.0]
