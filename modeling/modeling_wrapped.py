@@ -350,6 +350,7 @@ class WrappedModel(WrappedPreTrainedModel, LongSequenceModel):
             mask = None if attention_mask is None else attention_mask[:, chunk]
             inputs = self.step_inputs(mask, whole_mask, size)
             parts.append(self.backbone(inputs_embeds=hidden_states[:, chunk], **inputs, **wanted))
+            detach_states(cache)
         recorded = [part.get("hidden_states") for part in parts]
         states = None
         if recorded[0] is not None:
@@ -395,6 +396,20 @@ def stored_states(cache: Cache, layer_idx: int) -> list[Tensor]:
     kept = layer.recurrent_states if hasattr(layer, "recurrent_states") else (layer.keys, layer.values)
     kept = kept.values() if isinstance(kept, dict) else kept
     return [state for state in kept if state is not None]
+
+
+def detach_states(cache: Cache) -> None:
+    """Let no gradient go through what a cache keeps: backpropagation is truncated there, as in every other family."""
+    if not torch.is_grad_enabled():
+        return
+    for layer in cache.layers:
+        for name in ("keys", "values"):
+            if getattr(layer, name, None) is not None:
+                setattr(layer, name, getattr(layer, name).detach())
+        for name in ("conv_states", "recurrent_states"):
+            states = getattr(layer, name, {})
+            # The next step is written over them, and a backward pass may still need these.
+            states.update({index: state.detach().clone() for index, state in states.items() if state is not None})
 
 
 def position_limit(backbone: PreTrainedModel) -> int | None:

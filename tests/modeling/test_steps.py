@@ -1,5 +1,6 @@
 """Running step by step: a chunk that goes on from a state equals the whole sequence read at once."""
 
+import copy
 import re
 
 import pytest
@@ -149,3 +150,20 @@ def test_a_bidirectional_or_stateless_model_refuses_politely(name):
         sentence = REFUSED["bidirectional", name]
     with pytest.raises((ValueError, StrictDataclassError), match=sentence):
         case.model()(input_values=case.inputs()["input_values"], use_cache=True)
+
+
+@STEPPING
+def test_no_gradient_goes_through_a_cache(name):
+    case = Case(name, "AutoModel", "values", False)
+    model, first = case.model(), case.inputs()["input_values"].requires_grad_()
+    _, cache = run(model, first, 11)
+    branch = copy.deepcopy(cache)
+    for _ in range(2):
+        second = case.inputs(seed=1)["input_values"][:, :1].requires_grad_()
+        states, _ = run(model, second, 1, cache)
+        assert not any(state.requires_grad for state in recurrent_states(cache))
+    assert not torch.equal(run(model, second, 1, branch)[0], states)
+    # The step of transformers' Mamba writes over the state that its own backward pass needs.
+    if name != "wrapped-mamba":
+        states.square().sum().backward()
+        assert second.grad.any() and first.grad is None
