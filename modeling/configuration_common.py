@@ -56,6 +56,8 @@ class LongSequenceConfig(PreTrainedConfig):
         pooling (`str`, defaults to `"mean"`): `"mean"`, `"max"`, `"last"`, `"first"` or `"attention"`.
         reconstruction_loss (`str`, defaults to `"l1"`): `"l1"`, `"mse"`, or `"cross_entropy"` over `num_levels`.
         num_levels (`int`, *optional*): Grey levels predicted under `reconstruction_loss="cross_entropy"`.
+        label_mean, label_std (`float`, default to 0.0 and 1.0): Of the regression targets in training. The classifier
+            learns targets scaled by them, and its logits are in the targets' own units.
         is_pair (`bool`, defaults to False): Whether one example of the classifier is two sequences, (batch, 2, length).
         pad_token_id, mask_token_id, unk_token_id (`int`): Ids 0, 1 and 2 of the vocabulary.
         tie_word_embeddings (`bool`, defaults to False): Whether the token heads reuse the embedding matrix.
@@ -75,6 +77,8 @@ class LongSequenceConfig(PreTrainedConfig):
     pooling: Literal["mean", "max", "last", "first", "attention"] = "mean"
     reconstruction_loss: Literal["l1", "mse", "cross_entropy"] = "l1"
     num_levels: int | None = None
+    label_mean: float = 0.0
+    label_std: float = 1.0
     is_pair: bool = False
     pad_token_id: int = 0
     mask_token_id: int = 1
@@ -91,6 +95,7 @@ class LongSequenceConfig(PreTrainedConfig):
         hidden_dropout_prob="[0, 1)",
         attention_dropout="[0, 1)",
         initializer_range="[0, inf)",
+        label_std="(0, inf)",
     )
 
     def __post_init__(self, **kwargs: Any) -> None:

@@ -354,7 +354,8 @@ class LongSequenceForSequenceClassification(LongSequencePreTrainedModel):
 
         Args:
             input_ids, attention_mask, input_values, inputs_embeds: As for the model; (B, 2, L, ...) if `is_pair`.
-            labels: (B,) long for one label per example, (B, num_labels) for several, float for regression.
+            labels: (B,) long for one label per example, (B, num_labels) for several, float for regression, in the units
+                that `label_mean` and `label_std` of the config are of.
             num_items_in_batch: Labels counted in the whole optimiser step; None counts those of this batch.
         """
         if kwargs.get("use_cache") or kwargs.get("cache") is not None:
@@ -373,9 +374,15 @@ class LongSequenceForSequenceClassification(LongSequencePreTrainedModel):
             first, second = pooled[0::2], pooled[1::2]
             pooled = torch.cat([first, second, first * second, first - second], dim=-1)
         logits = self.classifier(pooled)
+        mean, std = self.config.label_mean, self.config.label_std
+        is_scaled = (mean, std) != (0.0, 1.0)
         loss = None
         if labels is not None:
-            loss = classification_loss(logits, labels, self.config.problem_type, num_items_in_batch)
+            scaled = (labels - mean) / std if is_scaled else labels
+            loss = classification_loss(logits, scaled, self.config.problem_type, num_items_in_batch)
+        if is_scaled:
+            # In float32: a mean far from 0 would cost half precision the digits that matter.
+            logits = logits.float() * std + mean
         return SequenceClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )

@@ -1,16 +1,112 @@
-"""From raw splits to encoded ones: the processor is fitted on training data alone and travels with the checkpoint."""
+"""From raw splits to encoded ones: the processor is fitted on training data alone and travels with the checkpoint.
+
+Raw examples stay in memory-mapped files and are encoded when they are asked for, so memory does not grow with the data;
+those of small tasks are kept encoded (`rows`).
+"""
 
 import hashlib
 import pickle
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
+import torch
 
 from neverscratch.tasks import Task, TaskSpec, load_task, training_subset
+from neverscratch.tasks.survey import input_lengths
 
-EncodedSplits = dict[str, datasets.Dataset]
+from .symbols import build_tokenizer, encoder, fit_vocabulary
+
+# Of larger splits the fingerprint of their files stands for their rows.
+LARGEST_HASHED_BYTES = 2**30
+
+
+class RawColumn(Sequence):
+    """The inputs of a split, one at a time; may be gone through more than once."""
+
+    def __init__(self, split: datasets.Dataset, name: str, as_array: bool) -> None:
+        self.split = split.select_columns([name]).with_format("numpy" if as_array else None)
+        self.name = name
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.split[index][self.name]
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.split.iter(batch_size=256):
+            yield from batch[self.name]
+
+
+def is_symbolic(spec: TaskSpec) -> bool:
+    """Whether models get ids (`input_ids`) and not real values (`input_values`)."""
+    return spec.unit is not None or spec.num_levels is not None
+
+
+def input_names(spec: TaskSpec) -> list[str]:
+    """The raw columns that hold an example's inputs."""
+    return [spec.modality, f"{spec.modality}_pair"] if spec.is_pair else [spec.modality]
+
+
+class EncodedSplit(torch.utils.data.Dataset):
+    """Model inputs of a split, in its order, without padding.
+
+    An example has `input_ids` (L,) or `input_values` (L, C) float32, of pairs also `input_ids_pair` and so on, `labels`
+    and `example_id`. A column is read by its name: `split["labels"]`, `split["example_id"]`.
+
+    Args:
+        split: The raw examples.
+        spec: Of the task.
+        encode: From a raw input to an array (L,) or (L, C).
+        by_member: Whether each member of a pair is an example of its own, as in self-pretraining.
+    """
+
+    def __init__(
+        self, split: datasets.Dataset, spec: TaskSpec, encode: Callable[[Any], np.ndarray], by_member: bool = False
+    ) -> None:
+        self.spec, self.encode = spec, encode
+        self.names = input_names(spec)
+        self.by_member = by_member and spec.is_pair
+        self.input_name = "input_ids" if is_symbolic(spec) else "input_values"
+        self.columns = [RawColumn(split, name, spec.unit is None) for name in self.names]
+        label = np.float32 if spec.labels is None else None
+        targets = split.select_columns(["label", "example_id"]).with_format("numpy")
+        self.labels = np.asarray(targets["label"][:], dtype=label)
+        self.example_ids = np.asarray(targets["example_id"][:], dtype=np.int64)
+        self.num_bytes = split.data.nbytes
+
+    def __len__(self) -> int:
+        return len(self.example_ids) * (2 if self.by_member else 1)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, str):
+            return {"labels": self.labels, "example_id": self.example_ids}[index]
+        index = range(len(self))[index]
+        if self.by_member:
+            index, member = divmod(index, 2)
+            inputs = {self.input_name: self.encode(self.columns[member][index])}
+            return {**inputs, "labels": self.labels[index], "example_id": 2 * self.example_ids[index] + member}
+        inputs = {
+            self.input_name + suffix: self.encode(column[index])
+            for column, suffix in zip(self.columns, ("", "_pair"), strict=False)
+        }
+        return {**inputs, "labels": self.labels[index], "example_id": self.example_ids[index]}
+
+    def members(self) -> "EncodedSplit":
+        """The same examples with each member of a pair by itself."""
+        if not self.spec.is_pair:
+            return self
+        other = object.__new__(EncodedSplit)
+        other.__dict__ = {**self.__dict__, "by_member": True}
+        return other
+
+
+EncodedSplits = dict[str, EncodedSplit]
 
 
 @dataclass(frozen=True)
@@ -22,6 +118,13 @@ class StageData:
     splits: EncodedSplits
     image_shape: tuple[int, ...] | None = None
     """(height, width[, channels]) of the raw images; None when the task holds no images."""
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Number of ids, the special ones included; None for real values."""
+        if not is_symbolic(self.spec):
+            return None
+        return len(self.processor) if self.spec.unit is not None else self.processor.vocab_size
 
 
 def load_subset(name: str, options: dict[str, Any], train_size: int | None, split_seed: int) -> Task:
@@ -35,6 +138,9 @@ def data_digest(task: Task) -> str:
     digest = hashlib.sha256()
     for part, split in sorted(task.splits.items()):
         digest.update(part.encode())
+        if split.data.nbytes > LARGEST_HASHED_BYTES:
+            digest.update(f"{len(split)} {split._fingerprint}".encode())
+            continue
         for batch in split.with_format("arrow").iter(batch_size=1000):
             for column in batch.column_names:
                 digest.update(column.encode() + repr(batch[column].type).encode())
@@ -44,7 +150,7 @@ def data_digest(task: Task) -> str:
 
 def check_objective(objective: str, spec: TaskSpec) -> None:
     """Refuse symbols' objectives on real values, and the reverse."""
-    kind = "values" if spec.num_levels is None else "tokens"
+    kind = "tokens" if is_symbolic(spec) else "values"
     fitting = ("classification", f"masked_{kind}", f"next_{kind[:-1]}")
     if objective not in fitting:
         raise ValueError(
@@ -53,60 +159,92 @@ def check_objective(objective: str, spec: TaskSpec) -> None:
         )
 
 
-def raw_examples(split: datasets.Dataset, spec: TaskSpec) -> list[np.ndarray]:
-    """The inputs of a raw split as arrays: images (H, W[, C]) or values (L, C)."""
-    if spec.modality not in ("image", "values"):
-        raise ValueError(f"Task {spec.name} holds {spec.modality}, which no recipe encodes yet; image and values are.")
-    return list(split.with_format("numpy")[spec.modality][:])
-
-
 def fit_processor(spec: TaskSpec, train: datasets.Dataset) -> Any:
-    """A feature extractor with statistics from the training split only."""
+    """A tokenizer or feature extractor with vocabulary and statistics from the training split only."""
+    columns = [RawColumn(train, name, spec.unit is None) for name in input_names(spec)]
+    if spec.unit is not None:
+        vocabulary = None if spec.vocabulary is None else list(spec.vocabulary)
+        if spec.unit != "bytes" and vocabulary is None:
+            examples = (example for column in columns for example in column)
+            vocabulary = fit_vocabulary(examples, spec.unit, spec.min_count)
+        return build_tokenizer(spec.unit, vocabulary, spec.max_length)
     from neverscratch.modeling.feature_extraction_sequence import LongSequenceFeatureExtractor
 
     return LongSequenceFeatureExtractor.fit(
-        raw_examples(train, spec),
-        modality="image" if spec.modality == "image" else "values",
+        columns[0],
+        modality=spec.modality,  # type: ignore[arg-type]
         num_levels=spec.num_levels,
         num_channels=spec.num_channels or 1,
-        max_length=spec.length,
+        max_length=spec.max_length or spec.length,
+        sampling_rate=spec.sampling_rate,
+        scale=spec.scale,
     )
 
 
-def encode(split: datasets.Dataset, spec: TaskSpec, processor: Any) -> datasets.Dataset:
-    """Model inputs with `labels` and `example_id`, in the order of the split.
+def load_processor(source: str | Path) -> Any:
+    """The processor of a checkpoint: its tokenizer, or its feature extractor."""
+    from transformers import AutoFeatureExtractor, AutoTokenizer
+    from transformers.utils import cached_file
 
-    Columns: `input_ids` (L,) int64 or `input_values` (L, C) float32, `labels`, `example_id`. The collator pads.
-    """
-    encoded = processor(raw_examples(split, spec), padding=False, return_tensors=None)
-    if "input_ids" in encoded:
-        column, feature = "input_ids", datasets.List(datasets.Value("int64"))
-        values: list[Any] = [np.asarray(ids, dtype=np.int64) for ids in encoded["input_ids"]]
-    else:
-        column = "input_values"
-        values = [np.asarray(series, dtype=np.float32) for series in encoded["input_values"]]
-        feature = datasets.Array2D((None, values[0].shape[1]), "float32")
-    label = datasets.Value("float32" if spec.labels is None else "int64")
-    features = datasets.Features({column: feature, "labels": label, "example_id": datasets.Value("int64")})
-    columns = {column: values, "labels": list(split["label"]), "example_id": list(split["example_id"])}
-    return datasets.Dataset.from_dict(columns, features=features).with_format("numpy")
+    has_extractor = cached_file(source, "preprocessor_config.json", _raise_exceptions_for_missing_entries=False)
+    loader = AutoFeatureExtractor if has_extractor else AutoTokenizer
+    return loader.from_pretrained(source, trust_remote_code=False)
 
 
-def rows(split: datasets.Dataset, limit: int = 2**28) -> datasets.Dataset | list[dict[str, Any]]:
-    """The encoded examples, decoded once and kept when they take less than `limit` bytes.
+def make_encode(spec: TaskSpec, processor: Any) -> Callable[[Any], np.ndarray]:
+    """From one raw input to the model's: ids (L,) or values (L, C) float32, the end cut off at `max_length`."""
+    limit = spec.max_length
+    if spec.unit is not None:
+        to_ids = encoder(processor)
+        return lambda example: to_ids(example)[:limit]
+
+    def encode(example: np.ndarray) -> np.ndarray:
+        shortened = example if spec.modality == "image" else example[:limit]
+        encoded = processor(shortened, padding=False, return_tensors=None, batched=False)
+        return encoded[processor.main_input_name][0]
+
+    return encode
+
+
+def check_lengths(splits: dict[str, datasets.Dataset], spec: TaskSpec) -> None:
+    """Refuse empty sequences, and say once how many are cut."""
+    cut, total = 0, 0
+    for part, split in splits.items():
+        lengths = input_lengths(split, spec)
+        if len(lengths) and lengths.min() < 1:
+            row = int(np.flatnonzero((lengths < 1).reshape(len(lengths), -1).any(axis=1))[0])
+            raise ValueError(
+                f"Example {row} of the {part} part of {spec.name} is empty; every sequence needs a step, remove it."
+            )
+        total += lengths.size
+        cut += int((lengths > spec.max_length).sum()) if spec.max_length is not None else 0
+    if cut:
+        warnings.warn(
+            f"{cut:,} of {total:,} sequences of {spec.name} are longer than max_length={spec.max_length:,} and lose "
+            "their end.",
+            stacklevel=2,
+        )
+
+
+def rows(split: EncodedSplit, limit: int = 2**28) -> EncodedSplit | list[dict[str, Any]]:
+    """The encoded examples, made once and kept when the raw ones take less than `limit` bytes.
 
     Reading rows from Arrow takes longer than a step of a small model may.
     """
-    return split if split.data.nbytes > limit else list(split)
+    return split if split.num_bytes > limit else list(split)
 
 
 def prepare(
-    name: str, options: dict[str, Any], train_size: int | None, split_seed: int, processor: Any | None = None
+    name: str, options: dict[str, Any], train_size: int | None, split_seed: int, source: str | Path | None = None
 ) -> StageData:
-    """Load, take the subset, fit the processor on train (unless a checkpoint brings its own) and encode every split."""
+    """Load, take the subset, fit the processor on train (or take that of a checkpoint) and encode every split."""
     task = load_subset(name, options, train_size, split_seed)
-    if processor is None:
-        processor = fit_processor(task.spec, task.splits["train"])
-    shape = raw_examples(task.splits["validation"].select([0]), task.spec)[0].shape
-    splits = {part: encode(split, task.spec, processor) for part, split in task.splits.items()}
-    return StageData(task.spec, processor, splits, shape if task.spec.modality == "image" else None)
+    spec = task.spec
+    check_lengths(task.splits, spec)
+    processor = fit_processor(spec, task.splits["train"]) if source is None else load_processor(source)
+    encode = make_encode(spec, processor)
+    splits = {part: EncodedSplit(split, spec, encode) for part, split in task.splits.items()}
+    shape = None
+    if spec.modality == "image":
+        shape = np.asarray(splits["validation"].columns[0][0]).shape
+    return StageData(spec, processor, splits, shape)

@@ -53,18 +53,24 @@ def masked_positions(seed: int, epoch: int, example_ids: np.ndarray, lengths: np
 
 
 def pad(features: list[dict[str, Any]]) -> tuple[str, Tensor, Tensor | None]:
-    """Stack the inputs of a batch, padded on the right: name, inputs, attention mask (None when nothing is padded)."""
+    """Stack the inputs of a batch, padded on the right: name, inputs, attention mask (None when nothing is padded).
+
+    Pairs give (B, 2, L).
+    """
     name = "input_ids" if "input_ids" in features[0] else "input_values"
-    arrays = [np.asarray(feature[name]) for feature in features]
+    names = [name, *([f"{name}_pair"] if f"{name}_pair" in features[0] else [])]
+    arrays = [np.asarray(feature[each]) for feature in features for each in names]
     lengths = [len(array) for array in arrays]
     longest = max(lengths)
-    if min(lengths) == longest:
-        return name, torch.from_numpy(np.stack(arrays)), None
-    inputs = np.full((len(arrays), longest, *arrays[0].shape[1:]), PAD, dtype=arrays[0].dtype)
+    # Ids are kept in as few bytes as they need.
+    dtype = np.int64 if name == "input_ids" else arrays[0].dtype
+    inputs = np.full((len(arrays), longest, *arrays[0].shape[1:]), PAD, dtype=dtype)
     for row, array in enumerate(arrays):
         inputs[row, : len(array)] = array
-    keep = np.arange(longest)[None] < np.array(lengths)[:, None]
-    return name, torch.from_numpy(inputs), torch.from_numpy(keep.astype(np.int64))
+    keep = (np.arange(longest)[None] < np.array(lengths)[:, None]).astype(np.int64)
+    if len(names) == 2:
+        inputs, keep = (x.reshape(len(features), 2, *x.shape[1:]) for x in (inputs, keep))
+    return name, torch.from_numpy(inputs), None if min(lengths) == longest else torch.from_numpy(keep)
 
 
 class Objective(TrainerCallback):

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +25,7 @@ import transformers
 from accelerate import PartialState
 from filelock import FileLock
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, AutoFeatureExtractor, TrainingArguments
+from transformers import AutoConfig, TrainingArguments
 
 from neverscratch.modeling import AUTO_CLASSES, FAMILIES
 from neverscratch.tasks.metrics import score_logits
@@ -37,7 +38,13 @@ from .transfer import transfer_backbone
 
 Spec = dict[str, Any]
 # The files whose text decides the numbers of a stage; a change of any of them makes a new key.
-_NUMERIC_FILES = {"recipes": ("data", "objectives", "trainer", "train", "transfer"), "modeling": None, "tasks": None}
+_NUMERIC_FILES = {
+    "recipes": ("data", "objectives", "symbols", "trainer", "train", "transfer"),
+    "modeling": None,
+    "tasks": None,
+}
+# Training examples from which the most frequent symbol is found.
+MOST_COUNTED = 10_000
 
 
 @functools.cache
@@ -222,15 +229,21 @@ def source_folder(spec: Spec, stages_dir: Path) -> str | Path | None:
 def model_config(spec: Spec, data: StageData, source: str | Path | None) -> Any:
     """The checkpoint's configuration, or the recipe's fields with the inputs of the task; labels are the task's."""
     task: dict[str, Any] = {"problem_type": data.spec.problem_type}
+    if spec["objective"] == "classification":
+        task["is_pair"] = data.spec.is_pair
     if data.spec.labels is None:
         task["num_labels"] = 1
+        if spec["objective"] == "classification":
+            targets = data.splits["train"]["labels"].astype(np.float64)
+            # Constant targets have no scale.
+            task["label_mean"], task["label_std"] = float(targets.mean()), float(targets.std()) or 1.0
     else:
         task["id2label"] = dict(enumerate(data.spec.labels))
         task["label2id"] = {label: index for index, label in enumerate(data.spec.labels)}
     if source is not None:
         return AutoConfig.from_pretrained(source, trust_remote_code=False, **task)
-    if data.spec.num_levels is not None:
-        task["vocab_size"] = data.processor.vocab_size
+    if data.vocab_size is not None:
+        task["vocab_size"] = data.vocab_size
     else:
         task["num_channels"] = data.spec.num_channels
     return FAMILIES[spec["family"]](**{**task, **spec["config"]})
@@ -316,12 +329,13 @@ def check_arguments(spec: Spec) -> None:
 def _train(spec: Spec, work: Path, stages_dir: Path, progress: Callable[[int], None] | None) -> dict[str, Any]:
     started = time.perf_counter()
     task, source = spec["task"], source_folder(spec, stages_dir)
-    processor = None if source is None else AutoFeatureExtractor.from_pretrained(source, trust_remote_code=False)
-    data = prepare(task["name"], task["options"], task["train_size"], spec["seeds"].get("split", 0), processor)
+    data = prepare(task["name"], task["options"], task["train_size"], spec["seeds"].get("split", 0), source)
     check_objective(spec["objective"], data.spec)
+    supervised = spec["objective"] == "classification"
+    if not supervised:
+        data = replace(data, splits={part: split.members() for part, split in data.splits.items()})
     model = build_model(spec, data, source)
     objective = make_objective(spec["objective"], spec["seeds"]["mask"], spec["mask_ratio"])
-    supervised = spec["objective"] == "classification"
     trainer = StageTrainer(
         model=model,
         args=training_arguments(spec, work, f"eval_{data.spec.metric}", data.spec.greater_is_better),
@@ -388,7 +402,8 @@ def _last_whole_checkpoint(folder: Path, clean: bool) -> str | None:
 
 
 def _class_metrics(data: StageData) -> Callable[[np.ndarray, np.ndarray], dict[str, float]]:
-    return lambda logits, labels: {data.spec.metric: score_logits(data.spec.metric, logits, labels)}
+    names = dict.fromkeys([data.spec.metric, *(["rmse", "r2"] if data.spec.labels is None else [])])
+    return lambda logits, labels: {name: score_logits(name, logits, labels) for name in names}
 
 
 def _supervised_scores(trainer: StageTrainer, data: StageData, work: Path) -> dict[str, Any]:
@@ -434,12 +449,19 @@ def _guess(trainer: StageTrainer, data: StageData) -> dict[str, float]:
 
     Real values need no such reference, since an R2 of 0 is that of the mean.
     """
-    if "input_ids" not in data.splits["train"].column_names:
+    if data.vocab_size is None:
         return {}
-    answer = np.bincount(np.concatenate(data.splits["train"]["input_ids"][:])).argmax()
-    batch = trainer.objective.for_evaluation()(list(data.splits["validation"]))
-    labels = batch["labels"][:, int(trainer.objective.causal) :].numpy()
-    return {"guess_accuracy": float((labels[labels != IGNORE] == answer).mean())}
+    train, validation = data.splits["train"], data.splits["validation"]
+    counts = np.zeros(data.vocab_size, dtype=np.int64)
+    for index in range(min(len(train), MOST_COUNTED)):
+        counts += np.bincount(train[index]["input_ids"], minlength=data.vocab_size)
+    objective, right, total = trainer.objective.for_evaluation(), 0, 0
+    for start in range(0, len(validation), 64):
+        batch = objective([validation[index] for index in range(start, min(start + 64, len(validation)))])
+        labels = batch["labels"][:, int(objective.causal) :].numpy()
+        right += int((labels == counts.argmax()).sum())
+        total += int((labels != IGNORE).sum())
+    return {"guess_accuracy": right / total}
 
 
 def _examples_seen(trainer: StageTrainer) -> int:
@@ -484,7 +506,11 @@ def _write_example(trainer: StageTrainer, data: StageData, path: Path) -> None:
     model = trainer.accelerator.unwrap_model(trainer.model).eval()
     with torch.no_grad():
         logits = model(**batch).logits[0].float().cpu()
-    if "input_ids" in example:
+    if data.spec.unit is not None:
+        names = np.array(data.processor.convert_ids_to_tokens(list(range(data.vocab_size or 0))))
+        original, predicted = names[example["input_ids"]], names[logits.argmax(-1).numpy()]
+        mask = (batch["labels"][0] != IGNORE).cpu().numpy()
+    elif "input_ids" in example:
         original = np.asarray(data.processor.decode(example["input_ids"]))
         # Only levels may be predicted here: the three special symbols are no grey level.
         predicted = logits[:, 3:].argmax(-1).numpy()
