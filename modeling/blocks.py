@@ -69,6 +69,9 @@ class MaskedBatchNorm(nn.Module):
     running statistics, so recomputing the layer under gradient checkpointing does not move them again.
     """
 
+    # They move by a small part of themselves, which half precision rounds away.
+    float32_tensors = ("running_mean", "running_var")
+
     def __init__(self, hidden_size: int, eps: float, momentum: float = 0.1) -> None:
         super().__init__()
         self.eps = eps
@@ -224,6 +227,8 @@ class Mixer(nn.Module):
 
     Class attributes:
         ssm_parameters: Leaf names of parameters that want their own learning rate and no weight decay.
+        float32_tensors: Leaf names of further parameters, and of buffers, that stay in float32 as the former do where
+            the rest goes to half precision: a rounded kernel is off at every lag.
         has_feed_forward: Whether the block adds a feed-forward, of `config.intermediate_size`.
         has_step: Whether it runs step by step with a finite state; set on the instance where the config decides.
         no_step_reason: Why not, as half a sentence.
@@ -232,6 +237,7 @@ class Mixer(nn.Module):
     """
 
     ssm_parameters: tuple[str, ...] = ()
+    float32_tensors: tuple[str, ...] = ()
     has_feed_forward = False
     has_step = False
     no_step_reason = ""

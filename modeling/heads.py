@@ -205,7 +205,7 @@ class LongSequenceForCausalLM(TokenHead, GenerationMixin):
         labels: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        logits_to_keep: int = 0,
+        logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> CausalOutput:
         """Score the vocabulary for the position after each one.
@@ -213,15 +213,21 @@ class LongSequenceForCausalLM(TokenHead, GenerationMixin):
         Args:
             labels: (B, L) long, the input itself; -100, and anything in a padded position, is not counted.
             num_items_in_batch: Labels counted in the whole optimiser step; None counts those of this batch.
-            logits_to_keep: Score only so many positions, from the end; 0 scores all.
+            logits_to_keep: Score only so many positions, from the end, or those of a tensor of indices; 0 scores all.
         """
+        scores_all = isinstance(logits_to_keep, int) and logits_to_keep == 0
+        if labels is not None and not scores_all:
+            raise ValueError("labels need the scores of all positions; leave logits_to_keep at 0, or labels out.")
         outputs = self.model(input_ids, attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs)
-        logits = self.lm_head(outputs.last_hidden_state[:, -logits_to_keep:])
+        positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(outputs.last_hidden_state[:, positions])
         loss = None
         if labels is not None:
+            if attention_mask is not None:
+                # With a cache the mask covers the past, too.
+                kept = attention_mask[:, -labels.shape[1] :] != 0
             labels = labels[:, 1:]
             if attention_mask is not None:
-                kept = attention_mask != 0
                 # The position before the first token is a pad, which has no past to predict from.
                 labels = labels.masked_fill(~(kept[:, 1:] & kept[:, :-1]), -100)
             loss = token_loss(logits[:, :-1], labels, num_items_in_batch)
@@ -239,6 +245,10 @@ class LongSequenceForReconstruction(LongSequencePreTrainedModel):
 
     The loss of a batch where nothing is hidden is 0: under gradient accumulation a small one may have nothing to add.
     """
+
+    # The Trainer would count labels that are not -100, which of real values says nothing. One that counts positions
+    # itself may give `num_items_in_batch` all the same.
+    accepts_loss_kwargs = False
 
     def __init__(self, config: LongSequenceConfig) -> None:
         super().__init__(config)
@@ -292,7 +302,8 @@ class LongSequenceForReconstruction(LongSequencePreTrainedModel):
         num_items_in_batch: Tensor | int | None,
     ) -> Tensor:
         """Sum over the counted positions of the loss, averaged over channels, divided by their number."""
-        kept = None if attention_mask is None else attention_mask != 0
+        # With a cache the mask covers the past, too.
+        kept = None if attention_mask is None else attention_mask[:, -logits.shape[1] :] != 0
         if bool_masked_pos is not None:
             counted = bool_masked_pos.bool() if kept is None else bool_masked_pos.bool() & kept
         elif self.config.bidirectional:

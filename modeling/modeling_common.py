@@ -33,15 +33,11 @@ from transformers.modeling_outputs import ModelOutput
 from transformers.utils import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
-from .blocks import MaskedBatchNorm, Mixer, Norm, Packing, ResidualBlock, SequenceEmbeddings, get_state
+from .blocks import Mixer, Norm, Packing, ResidualBlock, SequenceEmbeddings, get_state
 from .configuration_common import LongSequenceConfig
 
 # Of the arguments of `from_pretrained`, those that say where a file is.
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
-
-# A whole kernel is divided by the first; the others move by a small part of themselves, which half precision rounds
-# away.
-FLOAT32_BUFFERS = ("kernel_norm", "running_mean", "running_var")
 
 # Below this share of kept positions the blocks leave the pads out, which costs a copy for each block that mixes them.
 PACKING_SHARE = 0.9
@@ -192,30 +188,26 @@ class LongSequencePreTrainedModel(PreTrainedModel):
         }
         return [name for name, _ in self.named_parameters() if name in declared]
 
-    def float32_buffers(self) -> list[tuple[nn.Module, str]]:
-        """The buffers, as a module and a leaf name, that stay in float32 where the rest goes to half precision."""
-        return [
-            (module, name)
+    def tensors_in_float32(self) -> list[tuple[nn.Module, str]]:
+        """Parameters and buffers, as a module and a leaf name, that stay in float32 in a model of half precision."""
+        owners = [name.rpartition(".") for name in self.ssm_parameter_names()]
+        ssm = [(self.get_submodule(prefix), leaf) for prefix, _, leaf in owners]
+        others = [
+            (module, leaf)
             for module in self.modules()
-            if isinstance(module, (Mixer, MaskedBatchNorm))
-            for name in FLOAT32_BUFFERS
-            if name in module._buffers
+            for leaf in getattr(module, "float32_tensors", ())
+            if leaf in module._parameters or leaf in module._buffers
         ]
+        return ssm + others
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Cast and move as always, but keep in float32 what has no meaning in half precision."""
-        half = (torch.float16, torch.bfloat16)
-        ssm = [self.get_parameter(name) for name in self.ssm_parameter_names()]
-        before = [parameter.data for parameter in ssm]
-        buffers = [(module, name, getattr(module, name)) for module, name in self.float32_buffers()]
+        before = [(module, name, getattr(module, name).data) for module, name in self.tensors_in_float32()]
         super()._apply(fn, recurse)
-        for parameter, data in zip(ssm, before, strict=True):
-            if parameter.dtype in half:
-                parameter.data = data.to(parameter.device, torch.float32)
-        for module, name, data in buffers:
+        for module, name, data in before:
             now = getattr(module, name)
-            if now.dtype in half:
-                setattr(module, name, data.to(now.device, torch.float32))
+            if now.dtype in (torch.float16, torch.bfloat16):
+                now.data = data.to(now.device, torch.float32)
         return self
 
     @classmethod
@@ -245,6 +237,20 @@ class LongSequencePreTrainedModel(PreTrainedModel):
                 f"{', '.join(changed) or 'its config.json'}; leave that out, or start those that differ anew by "
                 "ignore_mismatched_sizes=True."
             ) from error
+
+    def check_can_step(self, no_step_reason: str | None) -> None:
+        """Raise if a cache is asked for that this model does not have, or that would be lost."""
+        if no_step_reason is not None:
+            raise ValueError(
+                f"{type(self).__name__} has no step-by-step inference, as {no_step_reason}, so use_cache=True is not "
+                "possible; use use_cache=False, which reads the whole sequence again for each new token."
+            )
+        # A block that is computed again cannot hand its state on.
+        if self.training and any(getattr(module, "gradient_checkpointing", False) for module in self.modules()):
+            raise ValueError(
+                "Gradient checkpointing in training cannot carry a cache; call model.gradient_checkpointing_disable(), "
+                "or use use_cache=False."
+            )
 
     def require_input(self, field: str, instead: str) -> None:
         """Raise if the config lacks `field`, the kind of input that this head needs."""
@@ -284,9 +290,7 @@ class LongSequenceModel(LongSequencePreTrainedModel):
         self.final_norm = Norm(config) if config.pre_norm else None
         self.gradient_checkpointing = False
         # State matrices and step sizes lose their meaning in half precision.
-        self._keep_in_fp32_modules_strict = {
-            leaf for module in self.layers.modules() for leaf in getattr(module, "ssm_parameters", ())
-        } | {leaf for _, leaf in self.float32_buffers()}
+        self._keep_in_fp32_modules_strict = {name for _, name in self.tensors_in_float32()}
         self.post_init()
 
     def build_positions(self, config: LongSequenceConfig) -> nn.Module | None:
@@ -383,12 +387,7 @@ class LongSequenceModel(LongSequencePreTrainedModel):
         """
         if cache is None and not use_cache:
             return None
-        reason = self.no_step_reason
-        if reason is not None:
-            raise ValueError(
-                f"{type(self).__name__} has no step-by-step inference, as {reason}, so use_cache=True is not possible; "
-                "use use_cache=False, which reads the whole sequence again for each new token."
-            )
+        self.check_can_step(self.no_step_reason)
         if cache is None:
             return DynamicCache(config=self.config)
         if len(cache.layers) != len(self.layers) or not hasattr(cache.layers[0], "recurrent_states"):

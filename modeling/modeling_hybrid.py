@@ -35,7 +35,7 @@ from .modeling_s4d import S4DMixer
 from .modeling_s5 import S5Mixer
 from .modeling_sgconv import SGConvMixer
 from .modeling_transformer import TransformerPreTrainedModel
-from .positions import LearnedPositions, SinusoidalPositions
+from .positions import added_positions
 
 # Names as in LAYER_CONFIGS of configuration_hybrid.
 MIXERS: dict[str, type[Mixer]] = {
@@ -81,9 +81,7 @@ class HybridModel(HybridPreTrainedModel, LongSequenceModel):
         super().__init__(config)
 
     def build_positions(self, config: HybridConfig) -> nn.Module | None:
-        classes = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions}
-        position_class = classes.get(config.position_embedding_type)
-        return position_class(config) if position_class else None
+        return added_positions(config)
 
     def layer_config(self, layer_idx: int) -> PreTrainedConfig:
         key = self.config.layer_key(layer_idx)

@@ -36,6 +36,7 @@ class LRUMixer(ScanMixer):
     """
 
     ssm_parameters = ("log_nu", "log_theta", "log_gamma", "B")
+    float32_tensors = ("C",)
 
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
         super().__init__(config, layer_idx)

@@ -38,6 +38,7 @@ class MRConvMixer(ConvolutionMixer):
     """
 
     ssm_parameters = ("sub_kernels", "branch_scale")
+    float32_tensors = ("running_mean", "running_var")
     no_step_reason = "its kernel is not that of a recurrence with a finite state"
 
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:

@@ -38,6 +38,7 @@ class S4Mixer(ConvolutionMixer):
     """Convolution with the impulse response of a DPLR state space model; (B, L, H) in and out."""
 
     ssm_parameters = ("log_dt", "log_A_real", "A_imag", "P", "B")
+    float32_tensors = ("C",)
 
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
         super().__init__(config, layer_idx)

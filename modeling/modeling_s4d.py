@@ -36,6 +36,8 @@ COMPLEX_STARTS = {"lin": s4d_lin, "inv": s4d_inv, "legs": s4d_legs}
 class S4DMixer(DiagonalMixer):
     """Convolution with the impulse response of a diagonal SSM; (B, L, H) in and out."""
 
+    float32_tensors = ("B", "C")
+
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
         super().__init__(config, layer_idx)
         self.is_real = config.ssm_init == "real"

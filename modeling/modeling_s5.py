@@ -66,6 +66,7 @@ class S5Mixer(ScanMixer):
     """The system, a tanh-form GELU and one of four gates; (B, L, H) in and out."""
 
     ssm_parameters = ("A_real", "A_imag", "log_dt", "B")
+    float32_tensors = ("C",)
     both_see_present = True
 
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:

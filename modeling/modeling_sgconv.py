@@ -40,6 +40,7 @@ class SGConvMixer(ConvolutionMixer):
     """
 
     ssm_parameters: tuple[str, ...] = ("sub_kernels",)
+    float32_tensors = ("kernel_norm",)
     no_step_reason = "its kernel is not that of a recurrence with a finite state"
 
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:

@@ -22,7 +22,7 @@ from .modeling_common import (
     LongSequenceModel,
     LongSequencePreTrainedModel,
 )
-from .positions import LearnedPositions, SinusoidalPositions
+from .positions import added_positions
 
 
 class TransformerPreTrainedModel(LongSequencePreTrainedModel):
@@ -40,9 +40,7 @@ class TransformerPreTrainedModel(LongSequencePreTrainedModel):
 
 class TransformerModel(TransformerPreTrainedModel, LongSequenceModel):
     def build_positions(self, config: TransformerConfig) -> nn.Module | None:
-        classes = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions}
-        position_class = classes.get(config.position_embedding_type)
-        return position_class(config) if position_class else None
+        return added_positions(config)
 
 
 TransformerPreTrainedModel.model_class = TransformerModel

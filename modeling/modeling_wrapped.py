@@ -235,11 +235,7 @@ class WrappedModel(WrappedPreTrainedModel, LongSequenceModel):
         """The backbone's own cache, made if asked for, or None."""
         if cache is None and not use_cache:
             return None
-        if self.no_step_reason is not None:
-            raise ValueError(
-                f"{type(self).__name__} has no step-by-step inference, as {self.no_step_reason}, so use_cache=True is "
-                "not possible; use use_cache=False, which reads the whole sequence again for each new token."
-            )
+        self.check_can_step(self.no_step_reason)
         if cache is None:
             return DynamicCache(config=self.backbone.config)
         if len(cache.layers) != self.config.num_hidden_layers:

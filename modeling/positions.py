@@ -24,8 +24,15 @@ def check_length(length: int, attention_mask: Tensor | None, limit: int) -> None
     if length > limit:
         raise ValueError(
             f"A sequence has {length} positions but the model has max_position_embeddings={limit}; "
-            'shorten the sequences, or build the model with a larger value or with position_embedding_type="rope".'
+            "shorten the sequences, or build the model with a larger value."
         )
+
+
+def added_positions(config: PreTrainedConfig) -> nn.Module | None:
+    """The module that adds positions to the input, or None where they come in otherwise or not at all."""
+    classes = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions}
+    position_class = classes.get(config.position_embedding_type)
+    return position_class(config) if position_class else None
 
 
 def sinusoidal_table(length: int, size: int) -> Tensor:

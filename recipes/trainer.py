@@ -123,6 +123,8 @@ class StageTrainer(Trainer):
         self._flops: dict[tuple, int] = {}
         callbacks = [objective, _MarkWhole(), *([_Progress(progress)] if progress else [])]
         super().__init__(data_collator=objective, callbacks=callbacks, compute_metrics=self._metrics, **kwargs)
+        # Whatever the head says of the Trainer's own count: ours is that of the objective.
+        self.model_accepts_loss_kwargs = True
         # The log goes to a file; the study shows one progress line for all runs.
         self.remove_callback(PrinterCallback)
 

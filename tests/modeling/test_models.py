@@ -227,15 +227,17 @@ def test_half_precision(case, tmp_path):
     loaded = AUTO_CLASSES[case.auto].from_pretrained(tmp_path, dtype=torch.bfloat16)
     outputs = loaded(**inputs)
     assert result(outputs).isfinite().all() and result(outputs).dtype == torch.bfloat16
-    ssm = set(loaded.ssm_parameter_names())
+    names = {module: name for name, module in loaded.named_modules()}
+    exact = {f"{names[module]}.{leaf}" for module, leaf in loaded.tensors_in_float32()}
+    assert exact >= set(loaded.ssm_parameter_names())
     for name, parameter in loaded.named_parameters():
-        assert parameter.dtype == (torch.float32 if name in ssm else torch.bfloat16), name
+        assert parameter.dtype == (torch.float32 if name in exact else torch.bfloat16), name
     # A cast in memory leaves them alone, too.
-    states = {name: parameter.clone() for name, parameter in model.named_parameters() if name in ssm}
+    states = {name: parameter.clone() for name, parameter in model.named_parameters() if name in exact}
     for dtype in (torch.bfloat16, torch.float16):
         cast = copy.deepcopy(model).to(dtype)
         assert (result(cast(**inputs)) - expected).abs().mean() < 0.05 * expected.abs().mean() + 0.01
-        assert_same(states, {name: parameter for name, parameter in cast.named_parameters() if name in ssm})
+        assert_same(states, {name: parameter for name, parameter in cast.named_parameters() if name in exact})
 
 
 @pytest.mark.parametrize(
@@ -270,7 +272,7 @@ def test_buffers_that_half_precision_would_spoil_stay_in_float32(name, fields, l
 
 
 def items(case: Case, inputs: dict) -> int:
-    """What the Trainer would count in a batch."""
+    """What is counted in a batch."""
     if case.auto == "AutoModelForPreTraining":
         return (
             int(inputs["bool_masked_pos"].sum()) if "bool_masked_pos" in inputs else inputs["labels"][:, 1:, 0].numel()
@@ -283,13 +285,9 @@ def items(case: Case, inputs: dict) -> int:
 def test_accumulating_gradients_changes_nothing(case):
     model, inputs = case.model(), case.inputs(batch=4)
     whole = gradients(model, inputs)
-    counted = getattr(model, "accepts_loss_kwargs", True)
-    kwargs = {"num_items_in_batch": torch.tensor(items(case, inputs))} if counted else {}
+    kwargs = {"num_items_in_batch": torch.tensor(items(case, inputs))}
     model.zero_grad()
-    parts = [
-        gradients(model, {k: v[i : i + 1] for k, v in inputs.items()}, 1 if counted else 0.25, **kwargs)
-        for i in range(4)
-    ]
+    parts = [gradients(model, {k: v[i : i + 1] for k, v in inputs.items()}, 1, **kwargs) for i in range(4)]
     assert_same(whole, {name: sum(part[name] for part in parts) for name in whole}, tolerance=1e-5)
 
 
@@ -309,6 +307,21 @@ def test_accumulating_under_the_trainer_with_uneven_masks(tmp_path):
     inputs["labels"][::2, 3:] = -100
     rows = [{"input_ids": x, "labels": y} for x, y in zip(inputs["input_ids"], inputs["labels"])]
     check_trainer(case, rows, tmp_path, None)
+
+
+def test_the_trainer_does_not_count_real_values_as_labels(tmp_path):
+    """Its own count of the labels, all of them, would divide the loss by far too much."""
+    case = Case("transformer", "AutoModelForPreTraining", "values", True)
+    inputs = case.inputs(batch=8)
+    inputs["bool_masked_pos"][:, 4:] = False
+    inputs["bool_masked_pos"][:, :4] = True
+    rows = [{name: x[row] for name, x in inputs.items()} for row in range(8)]
+    check_trainer(case, rows, tmp_path, None)
+    model = case.model()
+    args = TrainingArguments(str(tmp_path), max_steps=1, per_device_train_batch_size=8, use_cpu=True, report_to="none")
+    trainer = Trainer(model, args, train_dataset=rows)
+    expected = model(**inputs).loss.item()
+    assert trainer.train().training_loss == pytest.approx(expected, rel=1e-5)
 
 
 def check_trainer(case, rows, folder, problem_type):

@@ -124,6 +124,43 @@ def test_what_does_not_belong_together_is_refused(name):
 
 
 @STEPPING
+def test_a_cache_and_gradient_checkpointing_do_not_mix(name):
+    """Blocks that are computed again would start from an empty state, and leave none."""
+    case = Case(name, "AutoModel", "values", False)
+    model = case.model().train()
+    model.gradient_checkpointing_enable()
+    values = case.inputs(length=3)["input_values"]
+    with pytest.raises(ValueError, match="cannot carry a cache; call model.gradient_checkpointing_disable"):
+        model(input_values=values, use_cache=True)
+    assert model.eval()(input_values=values, use_cache=True).cache is not None
+
+
+@STEPPING
+def test_causal_losses_of_chunks_with_a_mask_that_covers_the_past(name):
+    case = Case(name, "AutoModelForCausalLM", "tokens", False)
+    model, ids = case.model(), case.inputs(length=9)["input_ids"]
+    with torch.no_grad():
+        first = model(ids[:, :4], attention_mask=torch.ones_like(ids[:, :4]), use_cache=True)
+        mask = torch.ones_like(ids)
+        second = model(ids[:, 4:], attention_mask=mask, labels=ids[:, 4:], cache=first.cache)
+        logits = model(ids).logits[:, 4:-1]
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 5:].flatten())
+    torch.testing.assert_close(second.loss, expected, atol=1e-5, rtol=1e-5)
+
+
+@STEPPING
+def test_scores_of_chosen_positions(name):
+    case = Case(name, "AutoModelForCausalLM", "tokens", False)
+    model, ids = case.model(), case.inputs(length=9)["input_ids"]
+    with torch.no_grad():
+        logits = model(ids).logits
+        assert torch.equal(model(ids, logits_to_keep=2).logits, logits[:, -2:])
+        torch.testing.assert_close(model(ids, logits_to_keep=torch.tensor([0, 8])).logits, logits[:, [0, 8]])
+    with pytest.raises(ValueError, match="labels need the scores of all positions"):
+        model(ids, labels=ids, logits_to_keep=2)
+
+
+@STEPPING
 def test_generating_with_and_without_cache(name):
     model = Case(name, "AutoModelForCausalLM", "tokens", False).model()
     assert model.generation_config.use_cache
