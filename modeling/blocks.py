@@ -20,6 +20,21 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from .ops_feed_forward import gelu_feed_forward
 
 
+def check_length(
+    length: int, attention_mask: Tensor | None, limit: int | None, what_is_limited: str, remedy: str
+) -> None:
+    """Raise if the longest sequence, padding not counted, has more positions than `limit`; None is no limit."""
+    if limit is None or length <= limit:
+        return
+    if attention_mask is not None:
+        length = int(attention_mask.sum(-1).max())
+    if length > limit:
+        raise ValueError(
+            f"A sequence has {length} positions, but {what_is_limited}={limit}; shorten the sequences, or build the "
+            f"model with {remedy}."
+        )
+
+
 class SequenceEmbeddings(nn.Module):
     """Token ids (B, L) or real values (B, L, channels) to hidden states (B, L, H).
 

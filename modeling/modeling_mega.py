@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig
 from transformers import initialization as init
 from transformers.utils.output_capturing import OutputRecorder
 
-from .blocks import Mixer, Packing, ResidualBlock, SequenceDropout
+from .blocks import Mixer, Packing, ResidualBlock, SequenceDropout, check_length
 from .configuration_mega import MegaConfig
 from .heads import (
     LongSequenceForCausalLM,
@@ -229,7 +229,9 @@ class MegaMixer(Mixer):
         **kwargs: Any,
     ) -> dict[str, Any]:
         length, device = hidden_states.shape[1], hidden_states.device
-        check_reach(config, length, attention_mask)
+        learned = "offsets are learned for max_position_embeddings"
+        remedy = 'a larger value, with chunk_size, or with position_bias="rotary"'
+        check_length(length, attention_mask, config.max_position_embeddings, learned, remedy)
         num, size = chunk_layout(length, config.chunk_size)
         allowed = attention_mask
         is_filled_up = config.chunk_size is not None and (torch.compiler.is_compiling() or num * size != length)
@@ -291,20 +293,6 @@ class MegaMixer(Mixer):
         mixed = from_chunks(mixed, x.shape[1])  # (B, L, E)
         candidate = F.silu(candidate + self.mixed_linear(mixed * reset))
         return residual + gate.sigmoid() * (self.dropout(candidate) - residual)
-
-
-def check_reach(config: PreTrainedConfig, length: int, attention_mask: Tensor | None) -> None:
-    """Raise if a sequence, padding not counted, has offsets that were not learned."""
-    limit = config.max_position_embeddings
-    if limit is None or length <= limit:
-        return
-    if attention_mask is not None:
-        length = int(attention_mask.sum(-1).max())
-    if length > limit:
-        raise ValueError(
-            f"A sequence has {length} positions, but offsets are learned for max_position_embeddings={limit}; shorten "
-            'the sequences, or build the model with a larger value, with chunk_size, or with position_bias="rotary".'
-        )
 
 
 class MegaPreTrainedModel(LongSequencePreTrainedModel):

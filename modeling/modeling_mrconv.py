@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers import initialization as init
 
-from .blocks import MaskedBatchNorm, Packing
+from .blocks import MaskedBatchNorm, Packing, check_length
 from .configuration_mrconv import MRConvConfig
 from .convolution_mixer import ConvolutionMixer
 from .heads import (
@@ -28,7 +28,7 @@ from .modeling_common import (
     LongSequencePreTrainedModel,
 )
 from .ops_conv import long_conv
-from .ops_multiscale import check_length, dilated_kernel, fit_length, fourier_kernel, num_scales
+from .ops_multiscale import dilated_kernel, fit_length, fourier_kernel, num_scales
 
 
 class MRConvMixer(ConvolutionMixer):
@@ -105,8 +105,9 @@ class MRConvMixer(ConvolutionMixer):
         packing: Packing | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        lengths = None if packing is None else packing.lengths
-        check_length(hidden_states, attention_mask, lengths, config.kernel_length)
+        length = hidden_states.shape[1] if packing is None else max(packing.lengths)
+        made_for = "the kernel was made for kernel_length"
+        check_length(length, attention_mask, config.kernel_length, made_for, "a larger kernel_length")
         # Lives as long as one forward pass: a layer computed again for its gradient does not move its norms again.
         return {"norms_moved": None if torch.compiler.is_compiling() else set()}
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers import initialization as init
 
-from .blocks import Packing
+from .blocks import Packing, check_length
 from .configuration_sgconv import SGConvConfig
 from .convolution_mixer import ConvolutionMixer
 from .heads import (
@@ -27,7 +27,7 @@ from .modeling_common import (
     LongSequenceModel,
     LongSequencePreTrainedModel,
 )
-from .ops_multiscale import check_length, concatenated_kernel, num_scales
+from .ops_multiscale import concatenated_kernel, num_scales
 
 
 class SGConvMixer(ConvolutionMixer):
@@ -87,8 +87,9 @@ class SGConvMixer(ConvolutionMixer):
         packing: Packing | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        lengths = None if packing is None else packing.lengths
-        check_length(hidden_states, attention_mask, lengths, config.kernel_length)
+        length = hidden_states.shape[1] if packing is None else max(packing.lengths)
+        made_for = "the kernel was made for kernel_length"
+        check_length(length, attention_mask, config.kernel_length, made_for, "a larger kernel_length")
         return {}
 
 

@@ -326,7 +326,6 @@ def _traced_kernel(system: DPLRSystem, length: int, dtype: torch.dtype) -> Tenso
     X, powers = _columns(_dense(D, U, V), bbar, _TRACED_COLUMN_BITS)
     block = 1 << _TRACED_COLUMN_BITS
     # One row more than it takes: export would fix a single one for all lengths.
-    # One row more than it takes: export would fix a single one for all lengths.
     number = torch.arange((length + block - 1) // block + 1, device=C.device)
     power = powers[-1].transpose(1, 2)[:, None]
     Y = C[:, :, None] + bbar.new_zeros(number.shape[0], 1)  # (H, R, I, N)

@@ -17,25 +17,6 @@ def num_scales(length: int, taps: int) -> int:
     return 1 + (-(-length // taps) - 1).bit_length()
 
 
-def check_length(x: Tensor, attention_mask: Tensor | None, lengths: list[int] | None, limit: int) -> None:
-    """Raise if a sequence, padding not counted, is longer than the kernel.
-
-    Args:
-        x: (B, L, ...), or (1, T, ...) if packed.
-        attention_mask: (B, L) bool, or None.
-        lengths: Of the sequences of a packed batch, or None.
-        limit: Length of the kernel.
-    """
-    length = x.shape[1] if lengths is None else max(lengths)
-    if length > limit and attention_mask is not None:
-        length = int(attention_mask.sum(-1).max())
-    if length > limit:
-        raise ValueError(
-            f"A sequence has {length} positions, but the kernel was made for kernel_length={limit}; "
-            "shorten the sequences, or build the model with a larger kernel_length."
-        )
-
-
 def stretch(taps: Tensor, factor: int) -> Tensor:
     """Stretch (..., d) to (..., factor d) by linear interpolation.
 

@@ -12,20 +12,8 @@ from torch.nn import functional as F
 from transformers import PreTrainedConfig
 from transformers import initialization as init
 
+from .blocks import check_length
 from .ops_ssm import grid_dtype
-
-
-def check_length(length: int, attention_mask: Tensor | None, limit: int) -> None:
-    """Raise if the longest sequence, padding not counted, has more positions than `limit`."""
-    if length <= limit:
-        return
-    if attention_mask is not None:
-        length = int(attention_mask.sum(-1).max())
-    if length > limit:
-        raise ValueError(
-            f"A sequence has {length} positions but the model has max_position_embeddings={limit}; "
-            "shorten the sequences, or build the model with a larger value."
-        )
 
 
 def added_positions(config: PreTrainedConfig) -> nn.Module | None:
@@ -219,7 +207,7 @@ class SinusoidalPositions(nn.Module):
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None) -> Tensor:
         length, limit = hidden_states.shape[1], self.table.shape[0]
-        check_length(length, attention_mask, limit)
+        check_length(length, attention_mask, limit, "the model has max_position_embeddings", "a larger value")
         table = self.table[:length].to(hidden_states.dtype)
         return hidden_states + fill_padding(table, length)
 
@@ -233,7 +221,7 @@ class LearnedPositions(nn.Module):
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None) -> Tensor:
         length, limit = hidden_states.shape[1], self.table.num_embeddings
-        check_length(length, attention_mask, limit)
+        check_length(length, attention_mask, limit, "the model has max_position_embeddings", "a larger value")
         return hidden_states + fill_padding(self.table.weight[:length], length)
 
 

@@ -134,7 +134,7 @@ def test_padding_moves_no_position(position, side):
 def test_a_table_has_an_end(position, tmp_path):
     case = BACKBONE[True]
     model = case.model(position_embedding_type=position, max_position_embeddings=16)
-    with pytest.raises(ValueError, match=r"has 17 positions .* max_position_embeddings=16"):
+    with pytest.raises(ValueError, match=r"has 17 positions, .* max_position_embeddings=16"):
         model(torch.full((2, 17), 3))
     padded = pad({"input_ids": torch.full((2, 16), 3)}, 18, "left")
     torch.testing.assert_close(
