@@ -201,6 +201,8 @@ _FAMILIES = {
     "transformer": "self-attention between all steps of the sequence",
     "s4d": "a diagonal state-space model",
 }
+# More than so many names are only named.
+_MOST_GLOSSED = 3
 
 
 def _lead(study: Study, models: Sequence[str]) -> str:
@@ -208,7 +210,7 @@ def _lead(study: Study, models: Sequence[str]) -> str:
     glossed = []
     for model in models:
         gloss = _FAMILIES.get(str((entries.get(model) or {}).get("family", model)))
-        glossed.append(f"{model} ({gloss})" if gloss else model)
+        glossed.append(f"{model} ({gloss})" if gloss and len(models) <= _MOST_GLOSSED else model)
     return (
         "Self-pretraining: before a network learns the labels, it learns to predict hidden parts of the same training "
         f"inputs, without labels. Here it is tried on {join_words(glossed)}, each trained in these ways (arms):"
@@ -239,6 +241,9 @@ def headline(study: Study, models: Sequence[ModelAnswer]) -> str:
             names = join_words(m.model for m in groups[kind])
             clause = text.format(names=names, seeds=_who_cannot_tell(groups[kind]))
             clauses.append(": ".join([clause, ", ".join(figures)]) if figures else clause)
+    number, lost = lost_when_corrected(models)
+    if lost:
+        clauses.append(f"corrected for {spell(number)} comparisons, this is no longer clear for {join_words(lost)}")
     clauses += _same_gain(study, groups, scale)
     text = "; ".join(clauses) + "."
     return text[0].upper() + text[1:]
@@ -249,6 +254,19 @@ def _decisive(model: ModelAnswer) -> tuple[Contrast | None, str]:
     if model.kind == "hurt" or model.over_matched is None:
         return model.over_scratch, "over scratch"
     return model.over_matched, "at equal steps"
+
+
+def lost_when_corrected(models: Sequence[ModelAnswer]) -> tuple[int, dict[str, Interval]]:
+    """How many comparisons the headline makes, and the corrected intervals of verdicts that do not survive it."""
+    decisive = [(model, _decisive(model)[0]) for model in models]
+    number = sum(contrast is not None for _, contrast in decisive)
+    lost = {}
+    for model, contrast in decisive:
+        if number > 1 and contrast is not None and model.kind in ("helped", "helped-unmatched", "hurt"):
+            corrected = corrected_interval(contrast.paired, number)
+            if corrected is not None and not corrected.excludes_zero:
+                lost[model.model] = corrected
+    return number, lost
 
 
 def _same_gain(study: Study, groups: dict[Kind, list[ModelAnswer]], scale: Scale) -> list[str]:
@@ -574,22 +592,15 @@ def _overfitted(study: Study, models: Sequence[ModelAnswer]) -> list[str]:
 
 
 def _several_comparisons(study: Study, models: Sequence[ModelAnswer]) -> list[str]:
-    """Gains that would not hold once the number of comparisons at equal steps (one for each model) is accounted for."""
+    """Verdicts that would not hold once the number of comparisons is accounted for."""
     scale = Scale(study.metric)
-    at_equal_steps = [m for m in models if m.over_matched is not None]
-    number = len(at_equal_steps)
-    lost = []
-    for m in at_equal_steps:
-        if number < 2 or m.kind != "helped" or m.over_matched is None:
-            continue
-        corrected = corrected_interval(m.over_matched.paired, number)
-        if corrected is not None and not corrected.excludes_zero:
-            lost.append(f"{m.model} ({scale.interval(corrected)})")
+    number, lost = lost_when_corrected(models)
     if not lost:
         return []
+    names = join_words(f"{name} ({scale.interval(interval)})" for name, interval in lost.items())
     return [
-        f"Corrected for the {spell(number)} comparisons at equal steps (Bonferroni), the interval includes 0 for "
-        f"{join_words(lost)}: treat the gain as evidence, not proof."
+        f"Corrected for {spell(number)} comparisons, one for each model (Bonferroni), the interval includes 0 for "
+        f"{names}: treat that as evidence, not proof."
     ]
 
 

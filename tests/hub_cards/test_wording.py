@@ -143,11 +143,13 @@ def test_correction_for_several_comparisons(tmp_path: Path):
     found = read(tmp_path / "s", {"a": {**by_arm, "spt": [330, 330, 346]}, "b": wide})
     assert found.models[0].kind == "helped"
     warning = [w for w in found.warnings if "Bonferroni" in w]
-    assert len(warning) == 1 and "two comparisons at equal steps" in warning[0]
+    assert len(warning) == 1 and "two comparisons, one for each model" in warning[0]
+    assert "corrected for two comparisons, this is no longer clear for a" in found.headline
     assert "includes 0 for a (\u2212" in warning[0] and "evidence, not proof" in warning[0]
     # A gain that stands the correction, and a single comparison, need no such line.
     for name, counts in (("t", {"a": arms(LOW, MIDDLE, HIGH)["net"], "b": wide}), ("u", {"a": by_arm})):
-        assert not any("Bonferroni" in w for w in read(tmp_path / name, counts).warnings)
+        found = read(tmp_path / name, counts)
+        assert not any("Bonferroni" in w for w in found.warnings) and "corrected for" not in found.headline
 
 
 def test_perfect_training_is_overfitting(tmp_path: Path):
