@@ -6,11 +6,11 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from .config import ARMS, Recipe, available_recipes, load_recipe
+from .config import ARMS, Recipe, apply_setting, available_recipes, load_recipe
 from .errors import unknown_name
 
 app = typer.Typer(
@@ -39,8 +39,24 @@ Seed = Annotated[
 ]
 
 
-def _settings(settings: list[str] | None, train_size: int | None) -> list[str]:
-    return [*(settings or []), *([f"train_size={train_size}"] if train_size is not None else [])]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Folder with the task's published files, for tasks that are not shipped.")
+]
+Options = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Option of the task, such as level=easy. May be repeated.")
+]
+OwnData = Annotated[str | None, typer.Option(help="Your data, for task own: a file, a folder or the id of a Hub set.")]
+OwnInput = Annotated[str | None, typer.Option("--input", help="Column(s) of the input, for task own.")]
+OwnLabel = Annotated[str | None, typer.Option(help="Column of the label, for task own.")]
+
+
+def _settings(settings: list[str] | None, train_size: int | None, **task_options: Any) -> list[str]:
+    """Everything that changes the recipe as words of --set."""
+    words = [*(settings or []), *([f"train_size={train_size}"] if train_size is not None else [])]
+    for word in task_options.pop("option", None) or []:
+        _task_options([word])
+        words.append(f"task_options.{word}")
+    return words + [f"task_options.{name}={json.dumps(str(v))}" for name, v in task_options.items() if v is not None]
 
 
 def _chosen(kind: str, given: str | None, known: list[str], default: list[str] | None = None) -> list[str]:
@@ -69,6 +85,11 @@ def compare(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="Number of seeds: 3 means seeds 0, 1 and 2.")] = 3,
     train_size: TrainSize = None,
+    data_dir: DataDir = None,
+    option: Options = None,
+    data: OwnData = None,
+    input_: OwnInput = None,
+    label: OwnLabel = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the results. Default: runs/TASK.")] = None,
     set_: Settings = None,
     jobs: Annotated[
@@ -85,7 +106,8 @@ def compare(
 
     Finished work is kept: after Ctrl-C or a crash the same command goes on where it stopped.
     """
-    recipe = load_recipe(task, _settings(set_, train_size))
+    words = _settings(set_, train_size, option=option, data_dir=data_dir, data=data, input=input_, label=label)
+    recipe = load_recipe(task, words)
     chosen_models = _chosen("model", models, list(recipe.models), recipe.default_models)
     chosen_arms = _chosen("arm", arms, list(ARMS))
     name = recipe.task.replace(":", "-")
@@ -138,10 +160,16 @@ def pretrain(
     out: Annotated[Path, typer.Option(help="Folder of the checkpoint; it must not exist.")],
     seed: Seed = 0,
     train_size: TrainSize = None,
+    data_dir: DataDir = None,
+    option: Options = None,
+    data: OwnData = None,
+    input_: OwnInput = None,
+    label: OwnLabel = None,
     set_: Settings = None,
 ) -> None:
     """Self-pretrain one model on the task's own training inputs; no label and no test input is used."""
-    recipe = load_recipe(task, _settings(set_, train_size))
+    words = _settings(set_, train_size, option=option, data_dir=data_dir, data=data, input=input_, label=label)
+    recipe = load_recipe(task, words)
     _one_model(model, recipe)
     _single_stage(recipe, model, "pretrain", seed, None, out)
 
@@ -162,13 +190,19 @@ def finetune(
     ] = None,
     seed: Seed = 0,
     train_size: TrainSize = None,
+    data_dir: DataDir = None,
+    option: Options = None,
+    data: OwnData = None,
+    input_: OwnInput = None,
+    label: OwnLabel = None,
     set_: Settings = None,
 ) -> None:
     """Train one classifier, from a self-pretrained checkpoint or from scratch, and measure it on the test split.
 
     From a checkpoint, its architecture and its processor are used as they are; only the head is new.
     """
-    recipe = load_recipe(task, _settings(set_, train_size))
+    words = _settings(set_, train_size, option=option, data_dir=data_dir, data=data, input=input_, label=label)
+    recipe = load_recipe(task, words)
     if model is not None:
         _one_model(model, recipe)
     if source == "scratch":
@@ -223,10 +257,16 @@ def show(
     task: TaskName,
     model: Annotated[str, typer.Option(help="A model of the recipe.")],
     stage: Annotated[str, typer.Option(help="pretrain or finetune.")] = "finetune",
+    data_dir: DataDir = None,
+    option: Options = None,
+    data: OwnData = None,
+    input_: OwnInput = None,
+    label: OwnLabel = None,
     set_: Settings = None,
 ) -> None:
     """Print a model as a stage would train it: its size and how the optimiser treats each of its parameters."""
-    recipe = load_recipe(task, _settings(set_, None))
+    words = _settings(set_, None, option=option, data_dir=data_dir, data=data, input=input_, label=label)
+    recipe = load_recipe(task, words)
     _one_model(model, recipe)
     if stage not in ("pretrain", "finetune"):
         raise ValueError(unknown_name("stage", stage, ("pretrain", "finetune")))
@@ -268,18 +308,62 @@ def list_(
         for name, config in FAMILIES.items():
             typer.echo(f"{name:<14} {config.__name__}: {_first_sentence(sys.modules[config.__module__].__doc__)}")
     else:
-        from neverscratch.tasks import list_tasks, load_task
+        from neverscratch.tasks import list_tasks, task_entry
 
         for name in list_tasks():
-            if "<" in name:
-                typer.echo(f"{name:<14} any set of the UCR archive, from a folder that you have")
-                continue
-            spec = load_task(name).spec
-            labels = "regression" if spec.labels is None else f"{len(spec.labels)} classes"
-            typer.echo(
-                f"{spec.name:<14} {spec.modality}, length {spec.length}, {labels}, {spec.metric} "
-                f"(chance {spec.chance:.3f}), {spec.license}; {spec.source}"
-            )
+            entry = task_entry(name)
+            target = f"{entry.classes} classes" if entry.metric == "accuracy" else str(entry.classes)
+            chance = "" if entry.chance is None else f" (chance {entry.chance:.3g})"
+            typer.echo(f"{name:<20} {entry.title}: {entry.modality}, length {entry.length}, {target}, {entry.sizes}")
+            typer.echo(f"{'':<20} {entry.metric}{chance}; {entry.license}; {entry.source}")
+            if entry.layout:
+                typer.echo(f"{'':<20} data_dir: {entry.layout}")
+            for option, meaning in entry.options.items():
+                typer.echo(f"{'':<20} {option}: {meaning}")
+
+
+data_app = typer.Typer(no_args_is_help=True, help="Look at a task's data, or make them.")
+app.add_typer(data_app, name="data")
+
+
+@data_app.command()
+def check(
+    task: Annotated[str, typer.Argument(help="Task name (see `neverscratch list tasks`).")],
+    data_dir: DataDir = None,
+    option: Options = None,
+) -> None:
+    """Say what was found: files, sizes, labels, lengths, and how many sequences will be cut. Trains nothing."""
+    from neverscratch.tasks import load_task
+    from neverscratch.tasks.survey import describe
+
+    typer.echo(describe(load_task(task, data_dir, **_task_options(option))))
+
+
+@data_app.command()
+def make(
+    task: Annotated[str, typer.Argument(help="Task name; `neverscratch list tasks` marks those that can be made.")],
+    out: Annotated[Path, typer.Option(help="Folder of the data: new, or of the same request broken off.")],
+    size: Annotated[int, typer.Option(min=10, help="Number of examples of all splits together.")],
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same bytes.")] = 0,
+    num_proc: Annotated[int, typer.Option(min=1, help="Processes. The bytes do not depend on it.")] = 1,
+    option: Options = None,
+) -> None:
+    """Generate the data of a synthetic task. After Ctrl-C or a crash the same command goes on where it stopped."""
+    from neverscratch.tasks.generation import make as generate
+
+    generate(task, out, size=size, seed=seed, num_proc=num_proc, **_task_options(option))
+    typer.echo(f"Made {out}; look at it with: neverscratch data check {task} --data-dir {out}")
+
+
+def _task_options(given: list[str] | None) -> dict[str, Any]:
+    """`KEY=VALUE` words as a dictionary; values are read as YAML, as those of --set are."""
+    raw: dict[str, Any] = {}
+    for word in given or []:
+        key, equals, _ = word.partition("=")
+        if not equals or not key.isidentifier():
+            raise ValueError(f"--option {word!r} is not of the form KEY=VALUE, such as level=easy.")
+        apply_setting(raw, f"task_options.{word}")
+    return raw.get("task_options", {})
 
 
 def _first_sentence(text: str | None) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
-from neverscratch.tasks import check_task, resolve_task_name
+from neverscratch.tasks import check_task, list_tasks, load_task, resolve_task_name, task_entry
 
 from .errors import unknown_name
 
@@ -41,6 +41,10 @@ TASK_FIELDS = {
     "vocab_size", "num_channels", "num_labels", "id2label", "label2id", "problem_type", "is_pair",
     "pad_token_id", "mask_token_id", "unk_token_id",
 }  # fmt: skip
+# Fields of a model that may be "auto": as long as the longest sequence of the task.
+LENGTH_FIELDS = {"max_position_embeddings", "kernel_length"}
+# The recipe that a task without one of its own is compared by: kind of input -> recipe.
+GENERIC = {"tokens": "digits", "values": "gunpoint"}
 _NOT_NEGATIVE = {"weight_decay", "max_grad_norm", "warmup_steps"}
 SEED_PURPOSES = ("init", "order", "mask", "split")
 
@@ -187,6 +191,16 @@ class Recipe(_Strict):
         return Stage(**{**shared, **self.models[model].overrides.get(stage, {})})
 
 
+def resolve_lengths(config: Any, length: int) -> Any:
+    """A model's config with `length` in place of "auto", also in the configs inside it."""
+    if isinstance(config, dict):
+        return {
+            key: length if key in LENGTH_FIELDS and value == "auto" else resolve_lengths(value, length)
+            for key, value in config.items()
+        }
+    return [resolve_lengths(entry, length) for entry in config] if isinstance(config, list) else config
+
+
 def check_model_config(entry: ModelEntry, where: str, objective: str) -> None:
     """Refuse an unknown family, an unknown config field (which transformers would accept silently) or a bad value."""
     from huggingface_hub.errors import StrictDataclassError
@@ -204,7 +218,7 @@ def check_model_config(entry: ModelEntry, where: str, objective: str) -> None:
     # The task sets the real numbers later; any will do to check the other fields.
     inputs = {"vocab_size": 20} if objective.endswith(("token", "tokens")) else {"num_channels": 1}
     try:
-        config_class(**{**inputs, **entry.config})
+        config_class(**{**inputs, **resolve_lengths(entry.config, 1024)})
     except (StrictDataclassError, ValueError, TypeError) as error:
         raise ValueError(f"{where}.config: {' '.join(str(error.__cause__ or error).split())}") from None
 
@@ -234,26 +248,60 @@ def load_recipe(name: str, settings: typing.Sequence[str] = ()) -> Recipe:
         if not path.is_file():
             known = ", ".join(available_recipes())
             raise ValueError(f"There is no recipe file {name}; give a path that exists or one of {known}.")
+        raw = _read_yaml(path)
     else:
         recipes = available_recipes()
-        if name not in recipes:
-            # `list tasks` shows full names, such as ucr:GunPoint for gunpoint.
-            full = {resolve_task_name(recipe): recipe for recipe in recipes}
-            if name not in full:
-                raise ValueError(unknown_name("task or recipe", name, recipes))
-            name = full[name]
-        path = recipes[name]
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not UTF-8 text; give a recipe in YAML.") from None
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}.") from None
+        # `list tasks` shows full names, such as ucr:GunPoint for gunpoint.
+        full = {resolve_task_name(recipe): recipe for recipe in recipes}
+        if name in recipes or name in full:
+            raw = _read_yaml(recipes[full.get(name, name)])
+        else:
+            raw = _generic_recipe(name, settings)
+        path = Path(f"{name}.yaml")
     if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
         raise ValueError(f"{path.name} must hold a mapping with task, objective, pretrain, finetune and models.")
     for setting in settings:
         apply_setting(raw, setting)
     return parse_recipe(raw, path.name)
+
+
+def _read_yaml(path: Path) -> Any:
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8 text; give a recipe in YAML.") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}.") from None
+
+
+def _generic_recipe(task: str, settings: typing.Sequence[str]) -> dict[str, Any]:
+    """A recipe for a task that has none of its own: that of a small task with the same kind of input."""
+    names = list(dict.fromkeys([*available_recipes(), *list_tasks()]))
+    try:
+        resolve_task_name(task)
+    except ValueError:
+        raise ValueError(unknown_name("task or recipe", task, names)) from None
+    scratch: dict[str, Any] = {}
+    for setting in settings:
+        if setting.startswith("task_options."):
+            apply_setting(scratch, setting)
+    options = scratch.get("task_options", {})
+    check_task(task, **options)
+    entry = task_entry(task)
+    if entry.modality == "file":
+        # Only the data say what they are.
+        spec = load_task(task, **options).spec
+        kind = "values" if spec.unit is None and spec.num_levels is None else "tokens"
+    else:
+        kind = "tokens" if entry.modality in ("text", "tokens") or options.get("levels") else "values"
+    raw = _read_yaml(available_recipes()[GENERIC[kind]])
+    raw["source"] = (
+        "Setting of arXiv 2310.02980 (self-pretrain on the task's own training inputs by masked reconstruction, then "
+        "fine-tune all weights with a new head) on any data. Differences: small models, a budget in steps, nothing "
+        "tuned, and a third arm that spends the steps of both stages on labels. Sizes, steps and rates are those of "
+        f"the recipe {GENERIC[kind]}; they were not chosen for these data."
+    )
+    return {**raw, "task": task, "train_size": None}
 
 
 def parse_recipe(raw: dict[str, Any], where: str) -> Recipe:

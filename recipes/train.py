@@ -246,7 +246,7 @@ def model_config(spec: Spec, data: StageData, source: str | Path | None) -> Any:
         task["vocab_size"] = data.vocab_size
     else:
         task["num_channels"] = data.spec.num_channels
-    return FAMILIES[spec["family"]](**{**task, **spec["config"]})
+    return FAMILIES[spec["family"]](**{**task, **recipe_config.resolve_lengths(spec["config"], data.spec.length)})
 
 
 def build_model(spec: Spec, data: StageData, source: str | Path | None) -> Any:

@@ -3,7 +3,7 @@ import yaml
 
 from neverscratch.modeling import AUTO_CLASSES, FAMILIES
 from neverscratch.recipes import config
-from neverscratch.recipes.config import available_recipes, derive_seed, load_recipe, parse_recipe
+from neverscratch.recipes.config import available_recipes, derive_seed, load_recipe, parse_recipe, resolve_lengths
 
 
 @pytest.mark.parametrize("name", sorted(available_recipes()))
@@ -11,7 +11,9 @@ def test_every_packaged_recipe_parses_and_its_models_are_built(name):
     recipe = load_recipe(name)
     for entry in recipe.models.values():
         inputs = {"vocab_size": 20} if recipe.objective.endswith("tokens") else {"num_channels": 1}
-        model = AUTO_CLASSES["AutoModel"].from_config(FAMILIES[entry.family](**entry.config, **inputs))
+        model = AUTO_CLASSES["AutoModel"].from_config(
+            FAMILIES[entry.family](**resolve_lengths(entry.config, 64), **inputs)
+        )
         assert model.num_parameters() > 0
         assert entry.source
 
@@ -69,6 +71,21 @@ def test_settings_are_read_as_numbers():
     assert recipe.finetune.learning_rate == 1e-4
     assert recipe.models["s4d"].config["d_state"] == 16
     assert recipe.train_size == 100
+
+
+def test_a_task_without_a_recipe_gets_that_of_a_small_one(tmp_path):
+    recipe = load_recipe("ucr:ECG200", [f"task_options.data_dir={tmp_path}", "finetune.max_steps=7"])
+    assert recipe.task == "ucr:ECG200" and recipe.objective == "masked_values" and recipe.train_size is None
+    assert recipe.finetune.max_steps == 7 and recipe.models.keys() == load_recipe("gunpoint").models.keys()
+    assert "not chosen for these data" in recipe.source
+    with pytest.raises(ValueError, match="ucr:ECG200.*not shipped.*Give data_dir"):
+        load_recipe("ucr:ECG200")
+
+
+def test_auto_lengths_reach_every_level():
+    config = {"kernel_length": "auto", "pooling": "auto", "mixers": ["s4d", {"max_position_embeddings": "auto"}]}
+    resolved = resolve_lengths(config, 9)
+    assert resolved == {"kernel_length": 9, "pooling": "auto", "mixers": ["s4d", {"max_position_embeddings": 9}]}
 
 
 def test_unknown_recipe_and_keys_in_yaml(tmp_path, raw_recipe):
