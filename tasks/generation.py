@@ -67,7 +67,8 @@ class Maker:
         features: `features(options)`: types of the columns without `example_id`.
         rows: `rows(options, random, count, tick)`: a table of `count` examples; calls `tick(n)` after each n of them.
         keys: `keys(table)`: 64-bit hash of each example, where no example may occur twice; None to allow that.
-        description: What it is, its source and in what it differs, for the manifest and the README.
+        description: What it is, its source and its parameters' source, for the manifest and the README.
+        differences: In what it differs from the published set.
     """
 
     name: str
