@@ -41,6 +41,7 @@ _MORE_STYLES: tuple[tuple[str, str, LineStyle], ...] = (
     ("#555555", "X", "-."),
 )
 _MASK_COLOUR = "#CC79A7"
+_TEXT_LINES = 6
 _GREY = "#666666"
 
 
@@ -394,13 +395,16 @@ def _draw_learning_curves(study: Study, model: str, limits: dict[str, tuple[floa
 def _draw_example(study: Study, example: Example, folder: Path) -> Picture:
     share = float(example.mask.mean())
     is_image = example.shape is not None and len(example.shape) in (2, 3)
-    figure = _draw_image(example) if is_image else _draw_series(example)
+    is_text = example.original.dtype.kind == "U"
+    figure = _draw_image(example) if is_image else _draw_text(example) if is_text else _draw_series(example)
     path = _save(figure, folder / f"example_{file_stem(example.model)}.png")
-    what = "pixels" if is_image else "values"
+    what = "pixels" if is_image else "symbols" if is_text else "values"
     score = _reconstruction_score(study, example.model, what)
     ratio = (study.info.get("recipe") or {}).get("mask_ratio")
     chosen = f"each value is masked with probability {100 * ratio:g}%, here " if isinstance(ratio, (int, float)) else ""
     marks = "Pink: masked; pink frames: guessed." if is_image else "Pink: masked; blue: guessed."
+    if is_text:
+        marks = f"Its beginning: pink {what} were masked, and what was filled in stands below them in blue."
     caption = f"{example.model}: one validation example ({chosen}{100 * share:.0f}% of its {what} masked). {marks}"
     if score:
         caption += f" {score[0].upper()}{score[1:]} (validation split, mean over seeds)."
@@ -451,6 +455,35 @@ def _draw_image(example: Example) -> Figure:
         axes.set_yticks([])
     figure.suptitle(example.model, fontsize=10.5, weight="bold")
     return figure
+
+
+def _draw_text(example: Example) -> Figure:
+    """The first lines of a text; under each line, what was filled in."""
+    widest = max(len(symbol) for symbol in example.original)
+    per_line = max(8, 48 // max(1, widest))
+    lines = min(_TEXT_LINES, -(-len(example.mask) // per_line))
+    figure = Figure(figsize=(4.8, 0.5 + 0.42 * lines), layout="constrained")
+    axes = figure.subplots()
+    axes.set_xlim(-0.5, per_line - 0.5)
+    axes.set_ylim(2 * lines - 0.5, -0.5)
+    axes.set_axis_off()
+    style: dict[str, Any] = {"family": "monospace", "fontsize": 8, "ha": "center", "va": "center", "parse_math": False}
+    for index in range(min(len(example.mask), per_line * lines)):
+        line, column = divmod(index, per_line)
+        if example.mask[index]:
+            box = Rectangle((column - 0.5, 2 * line - 0.5), 1, 1, color=_MASK_COLOUR, alpha=0.3, linewidth=0)
+            axes.add_patch(box)
+            axes.text(column, 2 * line + 0.9, _printable(example.reconstruction[index]), color="#0072B2", **style)
+        axes.text(column, 2 * line, _printable(example.original[index]), color="#444444", **style)
+    figure.suptitle(example.model, fontsize=10.5, weight="bold")
+    return figure
+
+
+def _printable(symbol: str) -> str:
+    """A symbol as every font has it; blanks and line ends, also as a byte-level vocabulary writes them, show."""
+    shown = {" ": "\u00b7", "\u0120": "\u00b7", "\n": "\\n", "\u010a": "\\n", "\t": "\\t", "\u0109": "\\t"}
+    symbol = shown.get(symbol, symbol)
+    return symbol if all(character.isprintable() and ord(character) < 0x250 for character in symbol) else "?"
 
 
 def _draw_series(example: Example) -> Figure:

@@ -198,10 +198,9 @@ def _write_baselines(subsets: dict[int, Task], study_dir: Path) -> None:
         pass
     rows = []
     for seed, subset in subsets.items():
-        if subset.spec.problem_type == "single_label_classification":
-            parts = (subset.splits[part] for part in ("train", "validation", "test"))
-            scores = baselines.baseline_scores(subset.spec, *parts)
-            rows += [{**score, "seed": seed, "inputs": digest} for score in scores]
+        parts = (subset.splits[part] for part in ("train", "validation", "test"))
+        scores = baselines.baseline_scores(subset.spec, *parts)
+        rows += [{**score, "seed": seed, "inputs": digest} for score in scores]
     write_json(path, rows)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from neverscratch.recipes.baselines import baseline_scores
-from neverscratch.tasks import Task, load_task
+from neverscratch.tasks import Task, TaskSpec, load_task
 
 
 def scores(task: Task) -> dict[str, dict]:
@@ -62,9 +62,53 @@ def test_unequal_lengths_are_explained(tmp_path: Path) -> None:
         assert found[name]["note"] == "left out: the sequences have unequal lengths, and it needs one fixed length"
 
 
-def test_regression_is_refused() -> None:
-    from dataclasses import replace
+def toy(modality: str, problem_type: str = "single_label_classification", **fields) -> TaskSpec:
+    labels = None if problem_type == "regression" else ("a", "b")
+    metric = "rmse" if labels is None else "accuracy"
+    return TaskSpec(
+        name="toy", title="", modality=modality, num_channels=1, labels=labels, num_levels=None, length=20,
+        metric=metric, greater_is_better=labels is not None, chance=0.5, license="", citation="", source="",
+        version=1, problem_type=problem_type, **fields,
+    )  # fmt: skip
 
-    spec = replace(load_task("digits").spec, problem_type="regression")
-    with pytest.raises(ValueError, match="Baselines are for single-label classification, but digits is regression"):
-        baseline_scores(spec, {"label": np.zeros(2)}, {"label": np.zeros(2)}, {"label": np.zeros(2)})
+
+def found(spec: TaskSpec, split: dict) -> dict[str, dict]:
+    return {entry["name"]: entry for entry in baseline_scores(spec, split, split, split)}
+
+
+def test_regression() -> None:
+    x = np.random.default_rng(0).normal(size=(40, 20, 1))
+    target = 3 * x[:, 2, 0] + 100
+    scores = found(toy("values", "regression"), {"values": x, "label": target})
+    assert list(scores) == ["mean of the training targets", "ridge regression"]
+    assert scores["mean of the training targets"]["test"] == pytest.approx(target.std())
+    assert scores["ridge regression"]["test"] < 0.1 * target.std()
+
+
+def test_texts_symbols_and_pairs() -> None:
+    label = np.array([0, 1] * 10)
+    texts = ["abab cd", "xyz xyz"] * 10
+    scores = found(toy("text", unit="bytes"), {"text": texts, "label": label})
+    assert list(scores) == ["majority class", "logistic regression on character n-grams"]
+    assert scores["logistic regression on character n-grams"]["test"] == 1.0
+    symbols = {"tokens": [text.split() for text in texts], "label": label}
+    assert found(toy("tokens", unit="symbols"), symbols)["logistic regression on symbol n-grams"]["test"] == 1.0
+    pairs = {"text": texts, "text_pair": ["xyz xyz"] * 20, "label": label}
+    assert (
+        found(toy("text", unit="bytes", is_pair=True), pairs)["logistic regression on character n-grams"]["test"] == 1
+    )
+
+
+def test_audio() -> None:
+    time = np.arange(4000) / 8000
+    clips = [(8000 * np.sin(2 * np.pi * f * time)).astype(np.int16) for f in (300, 2000) * 5]
+    scores = found(toy("audio"), {"audio": clips, "label": np.array([0, 1] * 5)})
+    assert scores["logistic regression on the spectrum"]["test"] == 1.0
+
+
+def test_large_training_parts_and_several_labels_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neverscratch.recipes.baselines.MOST_NUMBERS", 10)
+    split = {"values": np.zeros((4, 20, 1)), "label": np.array([0, 1, 0, 1])}
+    scores = found(toy("values"), split)
+    assert scores["logistic regression"]["note"].startswith("left out: the training part is too large")
+    assert found(toy("values", "multi_label_classification"), split) == {}
