@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -370,8 +371,15 @@ def _first_sentence(text: str | None) -> str:
     return " ".join((text or "").strip().split("\n\n")[0].split())
 
 
+def _show_warning(message: Warning | str, category: type[Warning], *args: Any, **kwargs: Any) -> None:
+    """What concerns the user in a line; what concerns programmers only, not at all."""
+    if issubclass(category, UserWarning):
+        typer.echo(f"warning: {message}", err=True)
+
+
 def main() -> None:
     """Entry point of the `neverscratch` command."""
+    warnings.showwarning = _show_warning
     try:
         app()
     except SystemExit as stop:

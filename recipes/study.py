@@ -23,7 +23,7 @@ from neverscratch.tasks import Task, TaskSpec
 
 from . import baselines, train
 from .config import ARMS, Recipe, derive_seed
-from .data import check_objective, data_digest, load_subset
+from .data import check_lengths, check_objective, data_digest, load_subset
 from .workers import Plan, Run, StudyError, execute
 
 Spec = dict[str, Any]
@@ -117,6 +117,7 @@ def check_study(
     _check_folder(study_dir, recipe, replace)
     subsets = {seed: _subset(recipe, seed) for seed in seeds}
     check_objective(recipe.objective, subsets[seeds[0]].spec)
+    check_lengths(subsets[seeds[0]].splits, subsets[seeds[0]].spec)
     runs = expand(recipe, models, arms, seeds[:1])
     for stage in {f"{run.model}/{s['stage']}": s for run in runs for s in run.stages}.values():
         train.check_arguments(stage)

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -114,6 +115,8 @@ def _start_worker(reports: Any, parent: int) -> None:
     _reports = reports
     # The parent decides about Ctrl-C; a worker whose parent was killed must not go on training.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What loading the data has to say, the parent has said.
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"neverscratch\.")
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -21,6 +21,9 @@ _MODULES = {
     "digits": "digits",
     "gunpoint": "ucr",
     "ucr:<Name>": "ucr",
+    "lra-listops": "lra_listops",
+    "lra-text": "lra_text",
+    "lra-retrieval": "lra_retrieval",
 }
 _ALIASES = {"gunpoint": "ucr:GunPoint"}
 # Tasks whose examples come with the package or one of its dependencies.
@@ -85,7 +88,8 @@ def check_task(name: str, data_dir: str | Path | None = None, **options: Any) ->
     check_seed("split_seed", options.get("split_seed", 0))
     if options.get("train_size") is not None:
         check_train_size(options["train_size"])
-    if data_dir is None and full_name not in _SHIPPED:
+    is_elsewhere = full_name in _SHIPPED or not entry.layout or options.get("hub") is not None
+    if data_dir is None and not is_elsewhere:
         hint = nearest(full_name, _SHIPPED) if full_name.lower() in map(str.lower, _SHIPPED) else ""
         raise ValueError(
             f"Task {name!r} is not shipped with this package.{hint} Give data_dir, the folder that holds its files: "

@@ -7,7 +7,16 @@ import warnings
 import numpy as np
 import pytest
 
-from neverscratch.tasks import Task, TaskSpec, list_tasks, load_task, resolve_task_name, training_subset
+from neverscratch.tasks import (
+    METRICS,
+    Task,
+    TaskSpec,
+    list_tasks,
+    load_task,
+    resolve_task_name,
+    task_entry,
+    training_subset,
+)
 from neverscratch.tasks.base import SPLITS, stratified_order
 
 
@@ -34,7 +43,10 @@ def test_importing_and_refusing_is_light() -> None:
 
 
 def test_names() -> None:
-    assert list_tasks() == ["digits", "gunpoint", "ucr:<Name>"]
+    assert list_tasks()[:3] == ["digits", "gunpoint", "ucr:<Name>"] and "lra-listops" in list_tasks()
+    for name in list_tasks():
+        entry = task_entry(name)
+        assert entry.title and entry.license and entry.source and entry.metric in METRICS
     assert resolve_task_name("gunpoint") == "ucr:GunPoint"
     assert resolve_task_name("ucr:ECG200") == "ucr:ECG200"
 
@@ -42,7 +54,7 @@ def test_names() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("digist", "There is no task 'digist'. Did you mean 'digits'? Known tasks: digits, gunpoint, ucr:<Name>."),
+        ("digist", "There is no task 'digist'. Did you mean 'digits'? Known tasks: digits, gunpoint, ucr:<Name>,"),
         ("GunPoint", "There is no task 'GunPoint'. Did you mean 'gunpoint'?"),
         ("ucr:../secret", "There is no task 'ucr:../secret'."),
         ("ucr:", "There is no task 'ucr:'."),
