@@ -7,8 +7,8 @@
 A folder holds `manifest.json` (what was asked for, all parameters, sizes), a README and Arrow files of `shard_size`
 examples each, which `datasets` maps into memory without a copy. Each file has a random stream of its own, drawn from
 (seed, task, split, number of the file): the bytes do not depend on the number of processes, and the training part of
-one request begins like that of a larger one. A file is written as `<name>.tmp` and renamed when whole, so a run that
-was killed leaves whole files only, and the same call goes on where it stopped.
+one request begins like that of a larger one. A file is written as `<name>.<process>.tmp` and renamed when whole, so a
+run that was killed leaves whole files only, and the same call goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def make(
             _check_room(out, plan)
             _write_text(out / MANIFEST, json.dumps(plan.manifest(False), indent=2) + "\n")
         for leftover in out.glob("*.tmp"):
-            leftover.unlink()
+            leftover.unlink(missing_ok=True)
         pending = [shard for shard in plan.shards() if not (out / shard.name).exists()]
         with _bar(plan, pending, progress) as bar:
             if num_proc == 1 or len(pending) <= 1:
@@ -390,7 +390,8 @@ def _locked(out: Path) -> Iterator[None]:
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
     """A path to write to, renamed to `path` when whole."""
-    part = path.with_name(f"{path.name}.tmp")
+    # A name of its own: a process that has outlived a killed run may still be at the same file.
+    part = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         yield part
         with open(part, "rb+") as file:
@@ -446,7 +447,9 @@ def _share_out(plan: Plan, pending: list[Shard], out: Path, num_proc: int, tick:
             for pipe in wait(list(workers)):
                 try:
                     kind, value = pipe.recv()
-                except EOFError:
+                    if kind == "done":
+                        pipe.send(queue.pop() if queue else None)
+                except (EOFError, ConnectionError):
                     raise RuntimeError(
                         "a process that makes examples has died (it may have been killed for want of memory); "
                         "the files that are whole are kept: call again, with a smaller num_proc."
@@ -455,10 +458,7 @@ def _share_out(plan: Plan, pending: list[Shard], out: Path, num_proc: int, tick:
                     tick(value)
                 elif kind == "error":
                     raise value
-                elif queue:
-                    pipe.send(queue.pop())
-                else:
-                    pipe.send(None)
+                elif kind == "end":
                     workers.pop(pipe).join()
     finally:
         for process in workers.values():
@@ -480,7 +480,8 @@ def _work(pipe: Any, plan: Plan, out: Path) -> None:
             except (ValueError, OSError) as error:
                 pipe.send(("error", error))
                 return
-            pipe.send(("done", shard))
+            pipe.send(("done", shard.name))
+        pipe.send(("end", None))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
 
