@@ -376,10 +376,10 @@ def _find_parquet(parts: Mapping[str, list[Path]]) -> Source:
     if are_numbers and (stored or max(everything, default=-1) < len(KNOWN_LABELS)):
         # Numbers are ids where names are known.
         names = stored or list(KNOWN_LABELS)
-        label_ids: dict[Any, int] = dict(enumerate(names))
+        label_ids: dict[Any, int] = {number: number for number in range(len(names))}
     else:
         ordered = sorted(seen["train"], key=None if are_numbers else str)
-        names, label_ids = [str(label) for label in ordered], {label: number for number, label in enumerate(ordered)}
+        names, label_ids = [str(label) for label in ordered], {label: row for row, label in enumerate(ordered)}
     for label, where in everything.items():
         if label not in label_ids:
             raise ValueError(f"{where}: label {label!r} is none of those of the training part: {', '.join(names)}.")
@@ -406,7 +406,7 @@ def _find_pictures(data_dir: Path) -> Source:
     for name in classes["test"]:
         if name not in classes["train"]:
             raise ValueError(f"test/{name}/ in {data_dir} has no train/{name}/; training would not know its label.")
-    label_ids = {name: number for number, name in enumerate(classes["train"])}
+    label_ids = {name: row for row, name in enumerate(classes["train"])}
     blocks = {part: [replace(block, label_ids=label_ids) for block in found] for part, found in blocks.items()}
     shown = tuple(str(data_dir / part) for part in BATCHES)
     return Source("PNG files", tuple(classes["train"]), blocks, tuple(files), shown)
@@ -439,7 +439,8 @@ def find_source(data_dir: Path) -> Source:
         packed = sorted(path.name for path in data_dir.glob("cifar-10*.gz"))
         hint = f" Unpack {packed[0]} first." if packed else ""
         raise FileNotFoundError(f"{data_dir} holds no CIFAR-10; needed are {LAYOUT}.{hint}")
-    start, blocks = 0, {}
+    start = 0
+    blocks: dict[str, list[Block]] = {}
     for part, found in source.blocks.items():
         blocks[part] = []
         for block in found:
