@@ -203,6 +203,8 @@ _FAMILIES = {
 }
 # More than so many names are only named.
 _MOST_GLOSSED = 3
+# More than so many pairs of models are only counted.
+_MOST_PAIRS = 2
 
 
 def _lead(study: Study, models: Sequence[str]) -> str:
@@ -241,10 +243,12 @@ def headline(study: Study, models: Sequence[ModelAnswer]) -> str:
             names = join_words(m.model for m in groups[kind])
             clause = text.format(names=names, seeds=_who_cannot_tell(groups[kind]))
             clauses.append(": ".join([clause, ", ".join(figures)]) if figures else clause)
+    clauses += _same_gain(study, groups, scale)
     number, lost = lost_when_corrected(models)
     if lost:
-        clauses.append(f"corrected for {spell(number)} comparisons, this is no longer clear for {join_words(lost)}")
-    clauses += _same_gain(study, groups, scale)
+        clauses.append(
+            f"corrected for {spell(number)} comparisons, what is said of {join_words(lost)} is no longer clear"
+        )
     text = "; ".join(clauses) + "."
     return text[0].upper() + text[1:]
 
@@ -270,16 +274,17 @@ def lost_when_corrected(models: Sequence[ModelAnswer]) -> tuple[int, dict[str, I
 
 
 def _same_gain(study: Study, groups: dict[Kind, list[ModelAnswer]], scale: Scale) -> list[str]:
-    clauses = []
-    for helped in groups.get("helped", []):
-        for other in groups.get("unclear", []):
-            change = gap_change(study, helped.model, other.model, SPT, MATCHED)
-            if change is not None and change.verdict == "unclear":
-                clauses.append(
-                    f"nor whether it helps {helped.model} more than {other.model}: difference of the two gains "
-                    f"{brief(change, scale)}"
-                )
-    return clauses
+    pairs = [(helped, other) for helped in groups.get("helped", []) for other in groups.get("unclear", [])]
+    changes = [(helped, other, gap_change(study, helped.model, other.model, SPT, MATCHED)) for helped, other in pairs]
+    same = [(helped, other, change) for helped, other, change in changes if change and change.verdict == "unclear"]
+    if len(same) > _MOST_PAIRS:
+        share = "any pair" if len(same) == len(pairs) else f"{spell(len(same))} of {len(pairs)} pairs"
+        return [f"nor whether it helps one of the former more than one of the latter, for {share} of them"]
+    return [
+        f"nor whether it helps {helped.model} more than {other.model}: difference of the two gains "
+        f"{brief(change, scale)}"
+        for helped, other, change in same
+    ]
 
 
 _CLAUSES: dict[Kind, str] = {

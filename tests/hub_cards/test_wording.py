@@ -144,7 +144,7 @@ def test_correction_for_several_comparisons(tmp_path: Path):
     assert found.models[0].kind == "helped"
     warning = [w for w in found.warnings if "Bonferroni" in w]
     assert len(warning) == 1 and "two comparisons, one for each model" in warning[0]
-    assert "corrected for two comparisons, this is no longer clear for a" in found.headline
+    assert "corrected for two comparisons, what is said of a is no longer clear" in found.headline
     assert "includes 0 for a (\u2212" in warning[0] and "evidence, not proof" in warning[0]
     # A gain that stands the correction, and a single comparison, need no such line.
     for name, counts in (("t", {"a": arms(LOW, MIDDLE, HIGH)["net"], "b": wide}), ("u", {"a": by_arm})):
