@@ -24,6 +24,11 @@ _MODULES = {
     "lra-listops": "lra_listops",
     "lra-text": "lra_text",
     "lra-retrieval": "lra_retrieval",
+    "lra-image": "cifar",
+    "scifar": "cifar",
+    "lra-pathfinder": "pathfinder",
+    "lra-pathx": "pathfinder",
+    "lra-pathx256": "pathfinder",
 }
 _ALIASES = {"gunpoint": "ucr:GunPoint"}
 # Tasks whose examples come with the package or one of its dependencies.
