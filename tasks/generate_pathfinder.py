@@ -190,10 +190,9 @@ def _draw_turns(
     return turns[choice] + jitter, possible
 
 
-def _distance_squared(
-    px: np.ndarray, py: np.ndarray, x: np.ndarray, y: np.ndarray, u: np.ndarray, v: np.ndarray, half: float
-) -> np.ndarray:
+def _distance_squared(px: np.ndarray, py: np.ndarray, dash: tuple[np.ndarray, ...], half: float) -> np.ndarray:
     """Squared distance of the points (px, py) from the dashes with middle (x, y) and direction (u, v)."""
+    x, y, u, v = dash
     dx, dy = px - x, py - y
     along = np.clip(dx * u + dy * v, -half, half)
     return (dx - along * u) ** 2 + (dy - along * v) ** 2
@@ -231,11 +230,11 @@ def check_places(
         return free, clear
     there = tuple(array[which_slot, who[which]] for array in dashes.arrays)
     here = tuple(value[which] for value in new)
-    middle = _distance_squared(here[0], here[1], *there, half)
+    middle = _distance_squared(here[0], here[1], there, half)
     least = middle.copy()
     for one, two in ((here, there), (there, here)):
         for step in (-half, 0.0, half):
-            point = _distance_squared(one[0] + step * one[2], one[1] + step * one[3], *two, half)
+            point = _distance_squared(one[0] + step * one[2], one[1] + step * one[3], two, half)
             np.minimum(least, point, out=least)
     free[which[middle < (gap - rule.geometry.paddle_thickness / 2) ** 2]] = False
     clear[which[least < gap * gap]] = False

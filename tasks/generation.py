@@ -18,13 +18,14 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -210,27 +211,50 @@ def make(
     out = Path(out)
     with _locked(out):
         written = _check_folder(out, plan)
-        if written.get("complete"):
-            _remove_traces(out)
-            return out
-        if not written:
-            _check_room(out, plan)
-            _write_text(out / MANIFEST, json.dumps(plan.manifest(False), indent=2) + "\n")
-        for leftover in out.glob("*.tmp"):
-            leftover.unlink(missing_ok=True)
-        pending = [shard for shard in plan.shards() if not (out / shard.name).exists()]
-        with _bar(plan, pending, progress) as bar:
-            if num_proc == 1 or len(pending) <= 1:
-                for shard in pending:
-                    write_shard(plan, shard, out, bar.update)
-            else:
-                _share_out(plan, pending, out, min(num_proc, len(pending)), bar.update)
-        if plan.maker.keys is not None:
-            _replace_duplicates(plan, out)
-        _write_text(out / "README.md", _readme(plan))
-        _write_text(out / MANIFEST, json.dumps(plan.manifest(True), indent=2) + "\n")
+        pending = _pending(out, plan, bool(written.get("complete")))
+        if pending or not written.get("complete"):
+            try:
+                _fill(out, plan, pending, num_proc, progress)
+            except BaseException:
+                _clear_unless_begun(out)
+                raise
         _remove_traces(out)
     return out
+
+
+def _pending(out: Path, plan: Plan, complete: bool) -> list[Shard]:
+    """The files to make. One that was lost after the end takes the others with it, where duplicates count."""
+    shards = plan.shards()
+    pending = [shard for shard in shards if not (out / shard.name).exists()]
+    if pending and complete and plan.maker.keys is not None:
+        return [shard for shard in shards if shard in pending or not (out / f"{shard.name}.keys").exists()]
+    return pending
+
+
+def _fill(out: Path, plan: Plan, pending: list[Shard], num_proc: int, progress: bool) -> None:
+    """Make the files that are missing, then the manifest."""
+    for leftover in out.glob("*.tmp"):
+        leftover.unlink(missing_ok=True)
+    if len(pending) == len(plan.shards()):
+        _check_room(out, plan)
+    _write_text(out / MANIFEST, json.dumps(plan.manifest(False), indent=2) + "\n")
+    with _bar(plan, pending, progress) as bar:
+        if num_proc == 1 or len(pending) <= 1:
+            for shard in pending:
+                write_shard(plan, shard, out, bar.update)
+        else:
+            _share_out(plan, pending, out, min(num_proc, len(pending)), bar.update)
+    if plan.maker.keys is not None:
+        _replace_duplicates(plan, out)
+    _write_text(out / "README.md", _readme(plan))
+    _write_text(out / MANIFEST, json.dumps(plan.manifest(True), indent=2) + "\n")
+
+
+def _clear_unless_begun(out: Path) -> None:
+    """Leave nothing of a run that ended before its first file was whole: its request stands in nobody's way."""
+    if not any(out.glob("*.arrow")):
+        for path in (*out.glob("*.tmp"), *out.glob("*.arrow.keys"), out / MANIFEST):
+            path.unlink(missing_ok=True)
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
@@ -289,7 +313,7 @@ def load_generated(folder: str | Path) -> datasets.DatasetDict:
                 parts.append(datasets.Dataset.from_file(str(Path(folder) / name)))
             except (pa.ArrowInvalid, OSError) as error:
                 raise ValueError(
-                    f"{Path(folder) / name} is damaged ({error}); delete the folder and make it again."
+                    f"{Path(folder) / name} is damaged ({error}); delete it and call the generator again."
                 ) from None
         found = sum(len(part) for part in parts)
         if found != entry["examples"]:
@@ -375,6 +399,7 @@ def _locked(out: Path) -> Iterator[None]:
 
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; give a folder.")
+    is_new = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
     try:
         lock = FileLock(out / _LOCK).acquire(timeout=0)
@@ -385,6 +410,8 @@ def _locked(out: Path) -> Iterator[None]:
     finally:
         lock.lock.release()
         (out / _LOCK).unlink(missing_ok=True)
+        if is_new and not any(out.iterdir()):
+            out.rmdir()
 
 
 @contextmanager
@@ -434,7 +461,8 @@ def _share_out(plan: Plan, pending: list[Shard], out: Path, num_proc: int, tick:
     """Make files in several processes, each of which is handed the next one when it has finished one."""
     # A forked copy of a process with threads (torch's, say) may hang, so fresh processes it is.
     context = multiprocessing.get_context("spawn")
-    queue, workers = list(reversed(pending)), {}
+    queue = list(reversed(pending))
+    workers: dict[Any, Any] = {}
     try:
         for _ in range(num_proc):
             ours, theirs = context.Pipe()
@@ -444,7 +472,7 @@ def _share_out(plan: Plan, pending: list[Shard], out: Path, num_proc: int, tick:
             workers[ours] = process
             ours.send(queue.pop())
         while workers:
-            for pipe in wait(list(workers)):
+            for pipe in cast(list[Any], wait(list(workers))):
                 try:
                     kind, value = pipe.recv()
                     if kind == "done":
@@ -469,8 +497,6 @@ def _share_out(plan: Plan, pending: list[Shard], out: Path, num_proc: int, tick:
 
 def _work(pipe: Any, plan: Plan, out: Path) -> None:
     """A process: make the files that come in, until None comes or the pipe is closed at the other end."""
-    import signal
-
     # Ctrl-C reaches every process of the terminal; the first one tells the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

@@ -115,8 +115,13 @@ if __name__ == "__main__":
 """
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    return make("lra-listops", tmp_path_factory.mktemp("made") / "whole", 2000, shard_size=25, progress=False)
+
+
 @pytest.mark.parametrize("num_proc, sent", [(1, signal.SIGKILL), (2, signal.SIGKILL), (2, signal.SIGINT)])
-def test_killed_run_goes_on(tmp_path, num_proc, sent):
+def test_killed_run_goes_on(whole, tmp_path, num_proc, sent):
     script, out = tmp_path / "run.py", tmp_path / "out"
     script.write_text(RUN)
     process = subprocess.Popen(
@@ -139,7 +144,6 @@ def test_killed_run_goes_on(tmp_path, num_proc, sent):
         load_generated(out)
 
     make("lra-listops", out, 2000, shard_size=25, progress=False)
-    whole = make("lra-listops", tmp_path / "whole", 2000, shard_size=25, progress=False)
     assert contents(out) == contents(whole)
     assert all((out / name).stat().st_mtime_ns == changed for name, changed in done.items())
 
@@ -187,6 +191,7 @@ def test_error_in_another_process_is_passed_on(tmp_path):
     plan = {"size": 200, "min_length": 12, "max_length": 20, "max_depth": 2, "max_args": 10}
     with pytest.raises(ValueError, match=r"none had more than min_length=12 and fewer than max_length=20 tokens"):
         make_short(tmp_path / "out", num_proc=2, **plan)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -250,6 +255,7 @@ def test_small_disk_is_noticed_first(tmp_path, monkeypatch):
     monkeypatch.setattr(generation.shutil, "disk_usage", lambda path: _Usage)
     with pytest.raises(OSError, match=r"needs about 3.4 GB, but .* has 0.0 GB free; make room or ask for a smaller"):
         make("lra-pathx", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 class _Usage:
@@ -268,6 +274,9 @@ def test_damaged_folders(tmp_path):
     shard.unlink()
     with pytest.raises(FileNotFoundError, match=r"lacks 1 of its 7 files, the first being train-00001-of-00005.arrow"):
         load_generated(out)
+    make_short(out)
+    assert shard.read_bytes() == whole and len(load_generated(out)["train"]) == 480
+
     (out / "manifest.json").write_text("{")
     with pytest.raises(ValueError, match="is not a manifest of generated data"):
         load_generated(out)
