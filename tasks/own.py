@@ -102,9 +102,13 @@ def _know_first(source: Source) -> None:
     if source.modality == "values":
         source.shape = (source.fixed_length, value.shape[1])
         source.constants["channels"] = value.shape[1]
+    elif source.modality == "audio":
+        source.shape = (None, 1)
     elif source.modality == "image":
         source.shape = value.shape
-        if "plan" not in source.constants:
+        if "plan" in source.constants:
+            source.constants["plan"] = replace(source.constants["plan"], shape=value.shape)
+        else:
             source.constants["shape"] = value.shape
 
 
@@ -131,10 +135,9 @@ def _read(source: Source) -> dict[str, datasets.Dataset]:
             for part, shards in source.shards.items()
         }
     rows = {part: list(source.examples(shards, **source.constants)) for part, shards in source.shards.items()}
-    if source.modality == "values":
-        lengths = {len(row["values"]) for part in rows.values() for row in part}
+    if source.modality in ("values", "audio"):
+        lengths = {len(row[source.modality]) for part in rows.values() for row in part}
         source.shape = (lengths.pop() if len(lengths) == 1 else None, source.shape[1])
-    _check_shapes(source, rows)
     features = source.features()
     for part, found in rows.items():
         if not found:
@@ -143,14 +146,6 @@ def _read(source: Source) -> dict[str, datasets.Dataset]:
         part: datasets.Dataset.from_dict({name: [row[name] for row in found] for name in features}, features=features)
         for part, found in rows.items()
     }
-
-
-def _check_shapes(source: Source, rows: dict[str, list[dict[str, Any]]]) -> None:
-    if source.modality != "image":
-        return
-    shapes = {row["image"].shape for part in rows.values() for row in part}
-    if len(shapes) > 1:
-        raise ValueError(f"The images have several shapes ({', '.join(map(str, sorted(shapes)))}); resize them to one.")
 
 
 def load(
@@ -325,7 +320,10 @@ def _spec(
         max_length=options["max_length"],
         sampling_rate=source.sampling_rate,
     )
-    lengths = np.concatenate([input_lengths(split, spec) for split in splits.values()])
+    if source.modality == "values" and source.shape[0] is not None:
+        lengths = np.full(len(parts), source.shape[0])
+    else:
+        lengths = np.concatenate([input_lengths(split, spec) for split in splits.values()])
     longest = int(lengths.max())
     if lengths.min() != longest:
         notes.append(f"Lengths {lengths.min():,} to {longest:,}.")

@@ -7,7 +7,9 @@ import fnmatch
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -39,8 +41,8 @@ class Plan:
         missing: As for `check_series`.
         names: Of the label's ids, where the table holds ids with names.
         delimiter: Of a CSV.
-        sampling_rate: Of lists that are sound.
-        channels: C of the first series.
+        sampling_rate: Of sounds; None if lists are series.
+        shape: Of the first image.
     """
 
     kind: str
@@ -54,6 +56,7 @@ class Plan:
     names: tuple[str, ...] | None = None
     delimiter: str = ","
     sampling_rate: int | None = None
+    shape: tuple[int, ...] | None = None
 
     @property
     def columns(self) -> list[str]:
@@ -67,9 +70,18 @@ def suffix_of(path: Path) -> str:
     return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
 
 
-def open_bytes(path: Path) -> IO[bytes]:
-    """The file's bytes, unpacked if it ends in `.gz`."""
-    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")  # type: ignore[return-value]
+@contextmanager
+def open_bytes(path: Path) -> Iterator[IO[bytes]]:
+    """The file's bytes, unpacked if it ends in `.gz`.
+
+    Raises:
+        ValueError: From the block under it, if the packed file is cut off.
+    """
+    try:
+        with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as file:
+            yield file  # type: ignore[misc]
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path.name} is cut off or no gzip file ({error}); copy it again.") from None
 
 
 # What a table holds: column -> kind.
@@ -273,7 +285,7 @@ def make_plan(kinds: dict[str, str], options: dict[str, Any], where: str, delimi
 
 
 def _named_inputs(wanted: Any, kinds: dict[str, str], free: dict[str, str], where: str) -> list[str]:
-    names = [wanted] if wanted in kinds else wanted.split(",") if isinstance(wanted, str) else list(wanted)
+    names = list(wanted) if not isinstance(wanted, str) else [wanted] if wanted in kinds else wanted.split(",")
     inputs: list[str] = []
     for name in (name if name in kinds else str(name).strip() for name in names):
         matching = [other for other in free if fnmatch.fnmatchcase(other, name)] if "*" in name else []

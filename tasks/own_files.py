@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .own_rows import MIXED_DOWN, Source, check_series, check_text, decode, make_example
+from .own_rows import MIXED_DOWN, Source, check_series, check_text, decode, make_example, sound_of
 from .own_splits import split_word
 
 SERIES_SUFFIXES = (".ts", ".arff", ".tsv")
@@ -202,7 +202,9 @@ def class_files(folder: Path, root: Path) -> tuple[dict[str, list[Path]], list[s
         files = sorted(path for path in entry.rglob("*") if path.suffix.lower() in _KIND_OF and path.is_file())
         if files:
             classes[entry.name] = files
-    kinds = {_KIND_OF[path.suffix.lower()]: path for files in classes.values() for path in files}
+    kinds: dict[str, Path] = {}
+    for path in (path for files in classes.values() for path in files):
+        kinds.setdefault(_KIND_OF[path.suffix.lower()], path)
     if len(kinds) > 1:
         shown = " and ".join(f"{kind} ({path.relative_to(root)})" for kind, path in sorted(kinds.items()))
         raise ValueError(f"{folder} holds {shown}; a data set has one kind of input, move the others away.")
@@ -264,7 +266,7 @@ def audio_examples(shards: list[Any], root: str, rate: int) -> Iterator[dict[str
         samples, own_rate, flags = read_sound(path, where)
         if own_rate != rate:
             raise ValueError(f"{where} has {own_rate} Hz where the first file has {rate} Hz; resample it.")
-        yield make_example("audio", samples, label, where, flags=flags)
+        yield make_example("audio", sound_of(samples), label, where, flags=flags)
 
 
 def image_examples(shards: list[Any], root: str, shape: tuple[int, ...] | None = None) -> Iterator[dict[str, Any]]:
@@ -343,16 +345,40 @@ def read_image(source: Path | io.BytesIO, where: str) -> np.ndarray:
         raise ValueError(f"{where} is no whole image ({error}); copy it again or remove it.") from None
 
 
-def read_embedded(cell: Any, where: str, sampling_rate: int | None) -> tuple[str, Any, int]:
-    """Modality, input and flags of a sound or image whose bytes stand in a table."""
+def _is_sound(data: bytes) -> bool:
+    return data[:4] in (b"RIFF", b"fLaC", b"OggS") or data[:3] == b"ID3"
+
+
+def _embedded_bytes(cell: Any, where: str) -> bytes:
     data = cell.get("bytes") if isinstance(cell, dict) else None
     if not data:
-        raise ValueError(
-            f"{where}: the sound or image is not in the table; only files whose bytes are in it can be read."
-        )
-    if data[:4] in (b"RIFF", b"fLaC", b"OggS") or data[:3] == b"ID3":
+        raise ValueError(f"{where}: the table holds only the name of a sound or image; its bytes must be in it.")
+    return data
+
+
+def embedded_rate(cell: Any, where: str) -> int | None:
+    """Sampling rate of a sound whose bytes stand in a table; None for an image."""
+    data = _embedded_bytes(cell, where)
+    return read_sound(io.BytesIO(data), where)[1] if _is_sound(data) else None
+
+
+def read_embedded(
+    cell: Any, where: str, sampling_rate: int | None, shape: tuple[int, ...] | None
+) -> tuple[str, np.ndarray, int]:
+    """Modality, input and flags of a sound or image whose bytes stand in a table; all like the first.
+
+    Raises:
+        ValueError: If the bytes are missing or broken, or of another rate or shape than the first row's.
+    """
+    data = _embedded_bytes(cell, where)
+    if _is_sound(data) != (sampling_rate is not None):
+        raise ValueError(f"{where}: sounds and images stand in one column; a data set has one kind of input.")
+    if sampling_rate is not None:
         samples, rate, flags = read_sound(io.BytesIO(data), where)
-        if sampling_rate is not None and rate != sampling_rate:
-            raise ValueError(f"{where} has {rate} Hz where {sampling_rate} Hz are expected; resample it.")
-        return "audio", samples, flags
-    return "image", read_image(io.BytesIO(data), where), 0
+        if rate != sampling_rate:
+            raise ValueError(f"{where} has {rate} Hz where the first row has {sampling_rate} Hz; resample it.")
+        return "audio", sound_of(samples), flags
+    pixels = read_image(io.BytesIO(data), where)
+    if shape is not None and pixels.shape != shape:
+        raise ValueError(f"{where} has shape {pixels.shape} where the first image has {shape}; resize it.")
+    return "image", pixels, 0

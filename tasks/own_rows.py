@@ -31,7 +31,7 @@ class Source:
         constants: Passed to `examples`.
         files: Everything that is read.
         shape: Of an input where all have the same: (L, C), (H, W) or (H, W, 3); L is None if lengths differ or are not
-            known. () for text, tokens and audio.
+            known. () for text and tokens.
         sampling_rate: Of audio, in Hz.
         notes: Sentences on what was left out or chosen.
         fixed_length: L where the columns fix it.
@@ -55,9 +55,7 @@ class Source:
             column: Any = datasets.Value("string")
         elif self.modality == "tokens":
             column = datasets.List(datasets.Value("string"))
-        elif self.modality == "audio":
-            column = datasets.List(datasets.Value("int16"))
-        elif self.modality == "values":
+        elif self.modality in ("values", "audio"):
             column = datasets.Array2D(self.shape, "float32")
         else:
             column = (datasets.Array2D if len(self.shape) == 2 else datasets.Array3D)(self.shape, "uint8")
@@ -204,9 +202,8 @@ def check_series(
     flags = 0
     bad = ~np.isfinite(array)
     if bad.any():
-        if (empty := np.isnan(array).all(axis=0)).any():
-            whose = "every value" if empty.all() else f"channel {int(np.flatnonzero(empty)[0]) + 1}"
-            raise ValueError(f"{where}: {whose} is NaN; such a series says nothing, remove the row.")
+        if np.isnan(array).all():
+            raise ValueError(f"{where}: every value is NaN; such a series says nothing, remove the row.")
         array, flags = _repair(array, bad, where, missing, names)
     with np.errstate(over="ignore"):
         single = np.ascontiguousarray(array, dtype=np.float32)
@@ -217,6 +214,11 @@ def check_series(
     if len(single) > 1 and (single == single[0]).all():
         flags |= CONSTANT
     return single, flags
+
+
+def sound_of(samples: np.ndarray) -> np.ndarray:
+    """16-bit samples (L,) as (L, 1) float32 from -1 to 1: numpy formats of `datasets` would make int16 int64."""
+    return samples.astype(np.float32)[:, None] / np.float32(2**15)
 
 
 def _numbers(values: Any, where: str) -> np.ndarray:

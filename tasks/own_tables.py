@@ -6,8 +6,6 @@ column of ids is named ("long" tables). Rows are counted from 1, without the hea
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +30,8 @@ from .own_columns import (
     suffix_of,
     table_kinds,
 )
-from .own_rows import Source, check_series, check_symbols, check_text, make_example
+from .own_files import embedded_rate, read_embedded
+from .own_rows import Source, check_series, check_symbols, check_text, make_example, sound_of
 
 BLOCK_BYTES = 8 * 2**20
 BLOCK_ROWS = 512
@@ -105,8 +104,6 @@ def _csv_blocks(path: Path, plan: Plan) -> Iterator[dict[str, Any]]:
     except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError) as error:
         explain_csv(path, plan)
         raise ValueError(f"{path.name}: {error}") from None
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path.name} is cut off or no gzip file ({error}); copy it again.") from None
 
 
 def _row_label(plan: Plan, value: Any) -> Any:
@@ -174,7 +171,7 @@ def _samples(values: Any, where: str) -> np.ndarray:
 def table_examples(shards: list[Any], plan: Plan, channels: int | None = None) -> Iterator[dict[str, Any]]:
     """The examples of tables in which a row is one."""
     for source in shards:
-        name, seen = source_name(source), 0
+        name, seen, label_kind = source_name(source), 0, None
         for block in blocks(source, plan):
             matrix = _matrix(block, plan) if plan.kind == "columns" else None
             labels = _python(block[plan.label])
@@ -187,6 +184,8 @@ def table_examples(shards: list[Any], plan: Plan, channels: int | None = None) -
                 if plan.group is not None and groups[row] in (None, ""):
                     raise ValueError(f"{where}: the group ({plan.group}) is missing; fill it in or remove the row.")
                 part = check_part(parts[row], plan, where)
+                if lines is not None:
+                    label_kind = _same_kind(label, label_kind, where)
                 if matrix is not None:
                     value, flags = check_series(matrix[row], where, plan.missing, plan.inputs, channels)
                     modality = "values"
@@ -198,19 +197,28 @@ def table_examples(shards: list[Any], plan: Plan, channels: int | None = None) -
             raise ValueError(f"{name} holds no rows; every file needs examples.")
 
 
+def _same_kind(label: Any, before: str | None, where: str) -> str | None:
+    """Whether a label of JSON is a word, a number or a list; "1" and 1 must not become one class."""
+    kinds = {bool: "true or false", int: "number", float: "number", str: "word", list: "list"}
+    kind = kinds.get(type(label))
+    if before is not None and kind is not None and kind != before:
+        raise ValueError(
+            f"{where}: label {label!r} is a {kind} where those before are a {before}; write all in one way."
+        )
+    return kind or before
+
+
 def _input_of(block: dict[str, Any], plan: Plan, row: int, where: str, channels: int | None) -> tuple[str, Any, int]:
     """Modality, input and flags of a row whose input is one cell, or a list for each channel."""
-    from .own_files import read_embedded
-
     if plan.kind == "lists":
         raw = _series_of(block, plan, row, where)
         if plan.sampling_rate is not None:
-            return "audio", _samples(raw, where), 0
+            return "audio", sound_of(_samples(raw, where)), 0
         return "values", *check_series(raw, where, plan.missing, None, channels)
     cell = block[plan.inputs[0]][row]
     cell = cell.as_py() if hasattr(cell, "as_py") else cell
     if plan.kind == "files":
-        return read_embedded(cell, where, plan.sampling_rate)
+        return read_embedded(cell, where, plan.sampling_rate, plan.shape)
     return ("text", check_text(cell, where), 0) if plan.kind == "texts" else ("tokens", check_symbols(cell, where), 0)
 
 
@@ -236,6 +244,9 @@ def table_source(parts: dict[str, list[Any]], options: dict[str, Any]) -> Source
                 f"The parts are given as {', '.join(parts)}, so split={options['split']!r} says it twice; leave it out."
             )
         plan = replace(plan, split=None)
+    if plan.kind == "files":
+        cell = next(blocks(first, plan))[plan.inputs[0]][0].as_py()
+        plan = replace(plan, sampling_rate=embedded_rate(cell, f"{source_name(first)}, row 1"))
     files = [path for shards in parts.values() for path in shards if isinstance(path, Path)]
     kinds = {"texts": "text", "symbols": "tokens"}
     modality = kinds.get(plan.kind, "values" if plan.sampling_rate is None or plan.kind == "columns" else "audio")

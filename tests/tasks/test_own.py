@@ -1,0 +1,520 @@
+"""`own`: every form of a user's data, their splits and labels, and plain baselines on real sets."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import warnings
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from neverscratch.tasks import Task
+from neverscratch.tasks.own import load
+
+SHARED = Path(__file__).parents[2].parent / "shared" / "data"
+shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the folder of small real sets is not beside the checkout")
+
+
+def wide(path: Path, rows: int = 30, steps: int = 4, labels: tuple[str, ...] = ("a", "b"), offset: int = 0) -> Path:
+    """A wide CSV whose step s of row r is r + s / 10."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [",".join([*(f"p{step}" for step in range(steps)), "label"])]
+    for row in range(offset, offset + rows):
+        lines.append(",".join([*(f"{row + step / 10}" for step in range(steps)), labels[row % len(labels)]]))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def all_ids(task: Task) -> list[int]:
+    return [int(item) for split in task.splits.values() for item in split["example_id"][:]]
+
+
+def rows(task: Task) -> dict[int, tuple[Any, Any]]:
+    """example_id -> (input, label name or target) over all splits."""
+    found = {}
+    for split in task.splits.values():
+        for row in split:
+            label = row["label"] if task.spec.labels is None else task.spec.labels[int(row["label"])]
+            found[int(row["example_id"])] = (row[task.spec.modality], label)
+    return found
+
+
+def wav(path: Path, samples: np.ndarray, rate: int = 8000, channels: int = 1, width: int = 2) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(width)
+        file.setframerate(rate)
+        file.writeframes(samples.tobytes())
+    return path
+
+
+def test_wide_csv(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        task = load(data=wide(tmp_path / "x.csv"))
+    assert task.sizes == {"train": 21, "validation": 3, "test": 6}
+    assert sorted(all_ids(task)) == list(range(30))
+    assert (task.spec.modality, task.spec.length, task.spec.num_channels) == ("values", 4, 1)
+    assert task.spec.labels == ("a", "b") and task.spec.chance == 0.5 and task.spec.metric == "accuracy"
+    first = task.splits["train"][0]
+    assert first["values"].shape == (4, 1) and first["values"].dtype == np.float32
+    for index, (values, label) in rows(task).items():
+        np.testing.assert_allclose(values[:, 0], index + np.arange(4) / 10, rtol=1e-6)
+        assert label == "ab"[index % 2]
+    assert "holdout_seed=0" in task.spec.notes and task.options["data"].endswith("x.csv")
+    assert np.bincount(task.splits["test"]["label"][:]).tolist() == [3, 3]
+
+
+def test_what_is_held_out_is_fixed_for_ever(tmp_path: Path) -> None:
+    path = wide(tmp_path / "x.csv")
+    first, again, other = load(data=path), load(data=path), load(data=path, holdout_seed=1)
+    assert first.splits["test"]["example_id"][:].tolist() == [0, 1, 4, 10, 13, 27]
+    assert first.splits["validation"]["example_id"][:].tolist() == [5, 9, 28]
+    assert again.splits["test"]["example_id"][:].tolist() == first.splits["test"]["example_id"][:].tolist()
+    assert other.splits["test"]["example_id"][:].tolist() != first.splits["test"]["example_id"][:].tolist()
+
+
+@pytest.mark.parametrize(
+    "names", [("train", "val", "test"), ("Training", "validation", "testing"), ("x_train", "x_dev", "x_test")]
+)
+@pytest.mark.parametrize("inside", [False, True])
+def test_parts_by_name(tmp_path: Path, names: tuple[str, str, str], inside: bool) -> None:
+    for part, (name, size) in enumerate(zip(names, (8, 4, 6), strict=True)):
+        folder = name.removeprefix("x_")
+        wide(tmp_path / folder / "data.csv" if inside else tmp_path / f"{name}.csv", size, offset=100 * part)
+    task = load(data=tmp_path)
+    assert task.sizes == {"train": 8, "validation": 4, "test": 6}
+    assert task.splits["test"]["values"][:][0, 0, 0] == 200
+    assert sorted(all_ids(task)) == list(range(18)) and "as given" in task.spec.notes
+    assert "holdout_seed" not in task.options
+
+
+def test_only_what_is_missing_is_held_out(tmp_path: Path) -> None:
+    wide(tmp_path / "train.csv", 20)
+    wide(tmp_path / "test.csv", 6, offset=100)
+    task = load(data=tmp_path)
+    assert task.sizes == {"train": 18, "validation": 2, "test": 6}
+    assert task.splits["test"]["example_id"][:].tolist() == list(range(20, 26))
+    with pytest.raises(FileNotFoundError, match="but no file named train"):
+        (tmp_path / "train.csv").unlink()
+        load(data=tmp_path)
+
+
+def test_a_column_that_says_the_part(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    words = ["train"] * 4 + ["val"] * 2 + ["test"] * 2
+    path.write_text("v,split,label\n" + "".join(f"{i},{word},{'ab'[i % 2]}\n" for i, word in enumerate(words)))
+    task = load(data=path)
+    assert {part: split["example_id"][:].tolist() for part, split in task.splits.items()} == {
+        "train": [0, 1, 2, 3],
+        "validation": [4, 5],
+        "test": [6, 7],
+    }
+    assert task.spec.length == 1
+    path.write_text(path.read_text().replace("split", "fold"))
+    assert load(data=path, split="fold").sizes == {"train": 4, "validation": 2, "test": 2}
+    path.write_text(path.read_text().replace("val", "holdout"))
+    with pytest.raises(ValueError, match="x.csv, row 5, column 'fold': 'holdout' names no part; write train"):
+        load(data=path, split="fold")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_groups_are_never_divided(tmp_path: Path, seed: int) -> None:
+    path = tmp_path / "x.csv"
+    random = np.random.RandomState(seed)
+    people = random.randint(0, 25, 200)
+    lines = [f"{i},{i % 7},p{people[i]},{'ab'[i % 2]}\n" for i in range(200)]
+    path.write_text("v,w,patient,label\n" + "".join(lines))
+    task = load(data=path, group="patient", input="v,w", holdout_seed=seed)
+    sides = {part: {people[i] for i in split["example_id"][:]} for part, split in task.splits.items()}
+    assert not sides["train"] & sides["test"] and not sides["train"] & sides["validation"]
+    assert not sides["validation"] & sides["test"]
+    assert 25 <= task.sizes["test"] <= 55 and 8 <= task.sizes["validation"] <= 35
+    assert "whole groups" in task.spec.notes
+    with pytest.raises(ValueError, match="2 group.s. cannot be divided into train, test, validation without"):
+        path.write_text("v,patient,label\n" + "".join(f"{i},p{i % 2},{'ab'[i % 2]}\n" for i in range(9)))
+        load(data=path, group="patient")
+
+
+def test_groups_of_given_parts_are_checked(tmp_path: Path) -> None:
+    for name, who in (("train", "xy"), ("val", "zz"), ("test", "yw")):
+        (tmp_path / f"{name}.csv").write_text(f"v,who,label\n{len(name)}1,{who[0]},a\n{len(name)}2,{who[1]},b\n")
+    with pytest.raises(ValueError, match="1 group.s. are in more than one part, among them 'y'"):
+        load(data=tmp_path, group="who")
+
+
+@pytest.mark.parametrize("sign", [";", "\t"])
+def test_other_delimiters_and_a_byte_order_mark(tmp_path: Path, sign: str) -> None:
+    path = wide(tmp_path / "x.csv")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_text().replace(",", sign).replace("\n", "\r\n").encode())
+    task = load(data=path)
+    assert task.spec.length == 4 and task.spec.labels == ("a", "b")
+
+
+def test_columns_keep_their_order_and_can_be_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("id,b,label,a,age,note\n" + "".join(f"{i},1,{i % 2},2,{i},n\n" for i in range(12)))
+    with pytest.raises(ValueError, match="more than one column may be the input: id .number., b .number."):
+        load(data=path)
+    with pytest.warns(UserWarning, match="inputs of validation and test are also in an earlier part"):
+        assert load(data=path, input="b,a").splits["train"][0]["values"].ravel().tolist() == [1, 2]
+        assert load(data=path, input=["a", "b"]).splits["train"][0]["values"].ravel().tolist() == [2, 1]
+    assert load(data=path, input="a*").spec.length == 2
+    path.write_text("id,b,label\n" + "".join(f"{i},{i / 2},{i % 2}\n" for i in range(12)))
+    task = load(data=path)
+    assert task.spec.length == 1 and "Column 'id' counts the rows and is left out." in task.spec.notes
+
+
+def test_long_csv(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    lines = []
+    for series in range(12):
+        for step in reversed(range(3 + series % 2)):
+            lines.append(f"s{series},{step},{series},{series + step / 10},{'ab'[series % 2]}\n")
+    path.write_text("who,when,v1,v2,label\n" + "".join(lines))
+    task = load(data=path, id="who", time="when", input="v1,v2")
+    assert sum(task.sizes.values()) == 12 and task.spec.num_channels == 2 and task.spec.length == 4
+    for index, (values, label) in rows(task).items():
+        assert values.shape == (3 + index % 2, 2) and label == "ab"[index % 2]
+        np.testing.assert_allclose(values[:, 1], index + np.arange(3 + index % 2) / 10, rtol=1e-6)
+    # Rows of a series may stand anywhere, and times be dates.
+    days = ["2024-01-05", "2024-01-03", "2024-01-04"]
+    mixed = [f"{day},s{i},{i + day / 10},{'ab'[i % 2]}\n" for day in range(3) for i in range(12)]
+    for day, date in enumerate(days):
+        mixed = [line.replace(f"{day},", f"{date},", 1) if line.startswith(f"{day},") else line for line in mixed]
+    path.write_text("when,who,v,label\n" + "".join(mixed))
+    values, _ = rows(load(data=path, id="who", time="when", input="v"))[4]
+    np.testing.assert_allclose(values.ravel(), [4.1, 4.2, 4.0], rtol=1e-6)
+
+
+def test_long_tables_that_contradict_themselves(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+
+    def refuse(lines: str, message: str, **options: Any) -> None:
+        path.write_text("id,t,v,label\n" + lines)
+        with pytest.raises(ValueError) as error:
+            load(data=path, id="id", time="t", input="v", **options)
+        assert message in str(error.value)
+
+    refuse("1,0,5,a\n1,1,6,a\n1,0,7,a\n2,0,1,b\n", "row 3: id '1' has time 0 more than once; keep one row")
+    refuse("1,0,5,a\n1,1,6,b\n", "x.csv, id '1': column 'label' holds 'a' and 'b'; it must be the same")
+    refuse("1,0,5,a\n,1,6,b\n", "x.csv, row 2: the id (id) is missing")
+    refuse("1,,5,a\n1,1,6,a\n", "x.csv, row 1: the time (t) is missing")
+    refuse("1,soon,5,a\n1,late,6,a\n", "column 't' holds texts such as 'soon'; write times as numbers")
+    refuse("1,0,5,a\n1,1,,a\n2,0,3,b\n", "x.csv, id '1', column 'v (step 2)': a missing value (NaN)")
+    refuse("1,0,5,a\n1,1,x,a\n2,0,3,b\n", "x.csv, row 2, column 'v': 'x' is not a number")
+    with pytest.raises(ValueError, match="name the column of the series in id, too"):
+        load(data=path, time="t", input="v")
+
+
+def records(count: int = 24) -> list[dict[str, Any]]:
+    return [{"series": [[i, s] for s in range(2 + i % 3)], "kind": "xyz"[i % 3], "n": i} for i in range(count)]
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl", "jsonl.gz"])
+def test_lists_of_unequal_length_with_channels(tmp_path: Path, form: str) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / f"x.{form}"
+    if form == "parquet":
+        pq.write_table(pa.Table.from_pylist(records()), path)
+    else:
+        text = "\n".join(json.dumps(record) for record in records())
+        path.write_bytes(gzip.compress(text.encode()) if form.endswith("gz") else text.encode())
+    task = load(data=path, input="series", label="kind")
+    assert task.spec.num_channels == 2 and task.spec.length == 4 and "Lengths 2 to 4." in task.spec.notes
+    for index, (values, label) in rows(task).items():
+        assert values.shape == (2 + index % 3, 2) and (values[:, 0] == index).all() and label == "xyz"[index % 3]
+
+
+def test_lists_as_channels_fixed_lists_and_words(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "x.parquet"
+    table = {
+        "u": pa.array([[i, 1.5] for i in range(12)], pa.list_(pa.float32(), 2)),
+        "v": [[i, 2] for i in range(12)],
+        "words": [["(", f"w{i}"] for i in range(12)],
+        "label": pa.array(["a", "b"] * 6).dictionary_encode(),
+    }
+    pq.write_table(pa.table(table), path)
+    task = load(data=path, input="u,v")
+    values, label = rows(task)[3]
+    assert values.tolist() == [[3, 3], [1.5, 2]] and label == "b"
+    symbols = load(data=path, input="words")
+    assert (symbols.spec.modality, symbols.spec.unit) == ("tokens", "symbols") and rows(symbols)[5][0] == ["(", "w5"]
+
+
+@pytest.mark.parametrize("form", ["folder", "parts", "npz"])
+def test_arrays(tmp_path: Path, form: str) -> None:
+    x, y = np.arange(60.0).reshape(15, 2, 2), np.array(["-1", "1", "1"] * 5)
+    if form == "folder":
+        np.save(tmp_path / "x.npy", x)
+        np.save(tmp_path / "y.npy", y.astype(int))
+    elif form == "parts":
+        for part, cut in (("train", slice(0, 9)), ("valid", slice(9, 12)), ("test", slice(12, 15))):
+            np.save(tmp_path / f"{part}x.npy", x[cut])
+            np.save(tmp_path / f"{part}y.npy", y[cut].astype(int))
+    else:
+        np.savez(tmp_path / "d.npz", X=x, y=y, groups=np.arange(15) // 2)
+    task = load(data=tmp_path / "d.npz" if form == "npz" else tmp_path)
+    assert task.spec.labels == ("-1", "1") and task.spec.num_channels == 2
+    assert sorted(all_ids(task)) == list(range(15))
+    assert rows(task)[4][0].tolist() == x[4].tolist()
+    if form == "parts":
+        assert task.sizes == {"train": 9, "validation": 3, "test": 3}
+    if form == "npz":
+        ids = {part: {i // 2 for i in split["example_id"][:].tolist()} for part, split in task.splits.items()}
+        assert not ids["train"] & (ids["validation"] | ids["test"])
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_text_folders(tmp_path: Path, inside: bool) -> None:
+    for part in ("train", "val", "test") if inside else (".",):
+        for label in ("pos", "neg"):
+            for index in range(2 if inside else 8):
+                path = tmp_path / part / label / f"{index}.txt"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(f"{part} {label} {index} é\n", encoding="utf-8")
+    task = load(data=tmp_path, unit="characters")
+    assert task.spec.labels == ("neg", "pos") and task.spec.unit == "characters"
+    assert rows(task)[0] == (f"{'train' if inside else '.'} neg 0 é\n", "neg")
+    assert sum(task.sizes.values()) == (12 if inside else 16)
+    assert task.spec.length == max(len(text) for text, _ in rows(task).values())
+
+
+def test_sound_folders(tmp_path: Path) -> None:
+    for index in range(12):
+        samples = np.arange(index, index + 20 + index, dtype="<i2")
+        wav(tmp_path / ("yes" if index % 2 else "no") / f"{index:02d}.wav", samples)
+    wav(tmp_path / "_background_noise_" / "n.wav", np.zeros(99, dtype="<i2"))
+    task = load(data=tmp_path)
+    assert (task.spec.modality, task.spec.sampling_rate, task.spec.labels) == ("audio", 8000, ("no", "yes"))
+    assert task.spec.length == 31 and "Folder _background_noise_ is left out." in task.spec.notes
+    sound, label = rows(task)[6]
+    assert sound.dtype == np.float32 and label == "yes"
+    np.testing.assert_array_equal(sound[:, 0] * 2**15, np.arange(1, 22))
+    wav(tmp_path / "no" / "00.wav", np.array([10, 20, 30, 50], dtype="<i2"), channels=2)
+    task = load(data=tmp_path)
+    assert "1 recordings had several channels, which are averaged." in task.spec.notes
+    assert (rows(task)[0][0] * 2**15).ravel().tolist() == [15, 40]
+    wav(tmp_path / "yes" / "01.wav", np.zeros(9, dtype="<i2"), rate=16000)
+    with pytest.raises(ValueError, match="yes/01.wav has 16000 Hz where the first file has 8000 Hz; resample it"):
+        load(data=tmp_path)
+
+
+def test_image_folders(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for index in range(10):
+        path = tmp_path / "ab"[index % 2] / f"{index}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(np.full((3, 5), index, dtype=np.uint8)).save(path)
+    task = load(data=tmp_path)
+    assert (task.spec.modality, task.spec.num_channels, task.spec.length) == ("image", 1, 15)
+    assert rows(task)[1][0].tolist() == np.full((3, 5), 2).tolist()
+    Image.new("L", (4, 4)).save(tmp_path / "b" / "9.png")
+    with pytest.raises(ValueError, match=r"b/9.png has shape \(4, 4\) where the first image has \(3, 5\)"):
+        load(data=tmp_path)
+    Image.new("I;16", (5, 3)).save(tmp_path / "b" / "9.png")
+    with pytest.raises(ValueError, match="more than 8 bits a pixel"):
+        load(data=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (["up", "down"], ("down", "up")),
+        (["-1", "1"], ("-1", "1")),
+        (["10", "2", "7"], ("2", "7", "10")),
+        (["1.0", "2.0000e+00"], ("1", "2")),
+        (["007", "7"], ("007", "7")),
+        (["NA", "null"], ("NA", "null")),
+        (["True", "False"], ("False", "True")),
+        (["é, x", 'say "y"'], ('say "y"', "é, x")),
+    ],
+)
+def test_labels_come_back(tmp_path: Path, written: list[str], expected: tuple[str, ...]) -> None:
+    path = tmp_path / "x.csv"
+    quoted = ['"' + label.replace('"', '""') + '"' for label in written]
+    path.write_text("v,label\n" + "".join(f"{i},{quoted[i % len(quoted)]}\n" for i in range(12 * len(quoted))), "utf-8")
+    assert load(data=path).spec.labels == expected
+
+
+def test_numbers_are_classes_or_targets(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+
+    def with_labels(labels: list[Any], **options: Any) -> Task:
+        path.write_text("v,target\n" + "".join(f"{i},{label}\n" for i, label in enumerate(labels)))
+        return load(data=path, **options)
+
+    halves = with_labels([i / 2 for i in range(40)])
+    assert halves.spec.labels is None and halves.spec.metric == "rmse" and not halves.spec.greater_is_better
+    assert "so this is regression (problem=classification makes them classes)" in halves.spec.notes
+    assert halves.splits["train"].features["label"].dtype == "float32"
+    targets = halves.splits["test"]["label"][:]
+    guess = halves.splits["train"]["label"][:].mean()
+    assert halves.spec.chance == pytest.approx(np.sqrt(np.mean((targets - guess) ** 2)), rel=1e-5)
+    assert with_labels([i % 21 for i in range(100)]).spec.problem_type == "regression"
+    assert with_labels([i % 20 for i in range(100)]).spec.problem_type == "single_label_classification"
+    assert with_labels([i % 2 for i in range(20)], problem="regression", metric="r2").spec.chance == 0.0
+    assert with_labels([i % 2 + 0.5 for i in range(20)], problem="classification").spec.labels == ("0.5", "1.5")
+    for options, message in (
+        ({"metric": "rmse"}, "metric='rmse' does not fit single_label_classification; use accuracy or f1_macro"),
+        ({"problem": "regression", "metric": "accuracy"}, "metric='accuracy' does not fit regression"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            with_labels([i % 2 for i in range(20)], **options)
+    with pytest.raises(ValueError, match="The label 'x' is no number, as problem='regression' needs"):
+        with_labels([1, 2, "x", 4], problem="regression")
+    with pytest.raises(ValueError, match="Every target is 3; there is nothing to predict"):
+        with_labels([3] * 9, problem="regression")
+    with pytest.raises(ValueError, match="a label of its own"):
+        with_labels([f"word{i}" for i in range(9)])
+
+
+def test_several_labels(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps({"v": [i], "label": [["a"], ["a", "b"], []][i % 3]}) + "\n" for i in range(12)))
+    task = load(data=path)
+    assert task.spec.problem_type == "multi_label_classification" and task.spec.labels == ("a", "b")
+    index = task.splits["train"]["example_id"][:].tolist().index(4)
+    assert task.splits["train"]["label"][:][index].tolist() == [1, 1]
+    csv = tmp_path / "x.csv"
+    csv.write_text("v,label\n" + "".join(f"{i},{['a', 'a; b', 'b'][i % 3]}\n" for i in range(12)))
+    assert load(data=csv, problem="multi_label").spec.labels == ("a", "b")
+    assert load(data=csv).spec.labels == ("a", "a; b", "b")
+    csv.write_text(csv.read_text().replace(";", "|"))
+    assert load(data=csv, problem="multi_label", separator="|").spec.labels == ("a", "b")
+    with pytest.raises(ValueError, match="problem='regression' cannot take"):
+        load(data=path, problem="regression")
+
+
+def test_a_set_of_the_hub_only_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    asked = []
+
+    def load_dataset(path: str, **options: Any) -> datasets.DatasetDict:
+        asked.append((path, options))
+        if path != "org/reviews":
+            raise ConnectionError("no network\nlong trace")
+        features = datasets.Features(
+            {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["neg", "pos"])}
+        )
+        parts = {
+            part: datasets.Dataset.from_dict(
+                {"text": [f"{part} {i}" for i in range(8)], "label": [i % 2 for i in range(8)]}, features=features
+            )
+            for part in ("train", "test", "unsupervised")
+        }
+        return datasets.DatasetDict(parts)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.chdir(tmp_path)
+    task = load(data="org/reviews", subset="plain")
+    assert task.spec.labels == ("neg", "pos") and task.sizes == {"train": 7, "validation": 1, "test": 8}
+    assert "Part unsupervised is left out." in task.spec.notes and asked == [("org/reviews", {"name": "plain"})]
+    wide(tmp_path / "org" / "reviews" / "data.csv")
+    assert load(data="org/reviews").spec.modality == "values" and len(asked) == 1
+    with pytest.raises(FileNotFoundError, match="cannot be loaded from the Hub either .ConnectionError: no network."):
+        load(data="org/other")
+    for missing in ("nothing.csv", "org/file.csv", "a/b/c"):
+        with pytest.raises(FileNotFoundError, match="is no file or folder; give a file"):
+            load(data=missing)
+    assert len(asked) == 2
+
+
+def test_large_files_are_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEVERSCRATCH_CACHE", str(tmp_path / "cache"))
+    path = wide(tmp_path / "x.csv", rows=1200)
+    at_once = load(data=path)
+    monkeypatch.setattr("neverscratch.tasks.own.SMALL_BYTES", 0)
+    streamed = load(data=path)
+    assert streamed.sizes == at_once.sizes == {"train": 840, "validation": 120, "test": 240}
+    for part, split in at_once.splits.items():
+        assert streamed.splits[part].features == split.features
+        for name in split.column_names:
+            np.testing.assert_array_equal(streamed.splits[part][name][:], split[name][:])
+    path.write_text(path.read_text().replace("1100.1", "oops"))
+    with pytest.raises(ValueError, match="x.csv, row 1101, column 'p1': 'oops' is not a number"):
+        load(data=path)
+
+
+@shared
+def test_digits_and_their_baselines() -> None:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.neighbors import KNeighborsClassifier
+
+    tasks = {form: load(data=SHARED / "digits", format=form) for form in ("csv", "parquet")}
+    for task in tasks.values():
+        assert task.sizes == {"train": 1257, "validation": 180, "test": 360} and task.spec.length == 64
+    assert tasks["csv"].spec.labels == tuple(f"digit_{i}" for i in range(10))
+    assert tasks["parquet"].spec.labels == tuple(map(str, range(10)))
+    for part, split in tasks["csv"].splits.items():
+        np.testing.assert_array_equal(split["values"][:], tasks["parquet"].splits[part]["values"][:])
+        np.testing.assert_array_equal(split["label"][:], tasks["parquet"].splits[part]["label"][:])
+    x = {part: split["values"][:][..., 0] for part, split in task.splits.items()}
+    y = {part: split["label"][:] for part, split in task.splits.items()}
+    assert KNeighborsClassifier(1).fit(x["train"], y["train"]).score(x["test"], y["test"]) == pytest.approx(
+        0.978, abs=6e-3
+    )
+    model = LogisticRegression(max_iter=2000).fit(x["train"] / 16, y["train"])
+    assert model.score(x["test"] / 16, y["test"]) == pytest.approx(0.967, abs=1e-2)
+
+
+@shared
+def test_texts_and_their_baselines() -> None:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    sections = load(data=SHARED / "debian_sections")
+    assert sections.sizes == {"train": 3200, "validation": 400, "test": 400} and len(sections.spec.labels or ()) == 8
+    pages = load(data=SHARED / "manpages", input="text")
+    assert pages.sizes == {"train": 372, "validation": 53, "test": 107}
+    assert pages.spec.length == 95_654 and pages.spec.labels == ("0", "1")
+    for task, expected in ((sections, 0.875), (pages, 0.953)):
+        model = make_pipeline(
+            TfidfVectorizer(analyzer="char", ngram_range=(1, 4), sublinear_tf=True),
+            LogisticRegression(C=10, max_iter=500),
+        )
+        x = {part: [text[:4096] for text in split["text"][:]] for part, split in task.splits.items()}
+        model.fit(x["train"], task.splits["train"]["label"][:])
+        assert model.score(x["test"], task.splits["test"]["label"][:]) > expected - 0.03
+
+
+@shared
+def test_sounds() -> None:
+    calls = load(data=SHARED / "spoken_language", input="audio", label="language", sampling_rate=8000)
+    assert calls.sizes == {"train": 154, "validation": 22, "test": 44} and calls.spec.labels == ("en", "fr")
+    assert (calls.spec.modality, calls.spec.sampling_rate, calls.spec.length) == ("audio", 8000, 8000)
+    assert calls.splits["train"][0]["audio"].dtype == np.float32
+    series = load(data=SHARED / "spoken_language", input="audio", label="language")
+    assert series.spec.modality == "values" and series.spec.num_channels == 1
+    words = load(data=SHARED / "speech_commands")
+    assert words.sizes == {"train": 100, "validation": 20, "test": 30} and len(words.spec.labels or ()) == 10
+    assert words.spec.sampling_rate == 16000 and words.spec.length == 14_864
+
+
+@shared
+def test_series_of_the_archive() -> None:
+    from sklearn.neighbors import KNeighborsClassifier
+
+    for name, sizes, expected in (("GunPoint", (45, 5, 150), 0.9133), ("ItalyPowerDemand", (60, 7, 1029), 0.9553)):
+        task = load(data=SHARED / "ucr" / name, format="tsv")
+        assert tuple(task.sizes.values()) == sizes and task.spec.labels == ("1", "2")
+        parts = [task.splits[part] for part in ("train", "validation")]
+        model = KNeighborsClassifier(1).fit(
+            np.concatenate([part["values"][:][..., 0] for part in parts]),
+            np.concatenate([part["label"][:] for part in parts]),
+        )
+        score = model.score(task.splits["test"]["values"][:][..., 0], task.splits["test"]["label"][:])
+        assert score == pytest.approx(expected, abs=5e-5)
