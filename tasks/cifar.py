@@ -24,7 +24,7 @@ import numpy as np
 
 from .base import SPLITS, Task, TaskEntry, TaskSpec
 from .cache import cached_split, fingerprint
-from .lra_text import LRA_CITATION, check_folder, check_labels, warn_of_repeats
+from .files import LRA_CITATION, check_folder, check_labels, warn_of_repeats
 
 if TYPE_CHECKING:
     import datasets

@@ -18,8 +18,7 @@ import numpy as np
 
 from .base import SPLITS, Task, TaskEntry, TaskSpec
 from .cache import cached_split, fingerprint
-from .generation import is_generated, load_generated, read_manifest
-from .lra_text import (
+from .files import (
     DIGEST,
     LRA_CITATION,
     check_folder,
@@ -31,6 +30,7 @@ from .lra_text import (
     warn_of_repeats,
     without_measures,
 )
+from .generation import is_generated, load_generated, read_manifest
 
 if TYPE_CHECKING:
     import datasets

@@ -16,7 +16,7 @@ import numpy as np
 
 from .base import SPLITS, Task, TaskEntry, TaskSpec
 from .cache import cached_split, fingerprint
-from .lra_text import (
+from .files import (
     DIGEST,
     LRA_CITATION,
     SHORTEST,

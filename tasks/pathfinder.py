@@ -25,8 +25,8 @@ import numpy as np
 from .base import SPLITS, Task, TaskEntry, TaskSpec, nearest
 from .cache import cached_split, fingerprint
 from .cifar import SHARD_FILES, decode_picture, finish, picture_example, picture_features, random_split_order
+from .files import LRA_CITATION, check_folder
 from .generation import is_generated, load_generated, read_manifest
-from .lra_text import LRA_CITATION, check_folder
 
 VERSION = 1
 SIZES = {"lra-pathfinder": 32, "lra-pathx": 128, "lra-pathx256": 256}
