@@ -319,6 +319,8 @@ def list_(
             typer.echo(f"{'':<20} {entry.metric}{chance}; {entry.license}; {entry.source}")
             if entry.layout:
                 typer.echo(f"{'':<20} data_dir: {entry.layout}")
+            if entry.can_generate:
+                typer.echo(f"{'':<20} to make it: neverscratch data make {name} --out DIR")
             for option, meaning in entry.options.items():
                 typer.echo(f"{'':<20} {option}: {meaning}")
 
@@ -344,8 +346,10 @@ def check(
 def make(
     task: Annotated[str, typer.Argument(help="Task name; `neverscratch list tasks` marks those that can be made.")],
     out: Annotated[Path, typer.Option(help="Folder of the data: new, or of the same request broken off.")],
-    size: Annotated[int, typer.Option(min=10, help="Number of examples of all splits together.")],
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same bytes.")] = 0,
+    size: Annotated[
+        int | None, typer.Option(min=1, help="Number of examples of all splits together. Default: as published.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same examples.")] = 0,
     num_proc: Annotated[int, typer.Option(min=1, help="Processes. The bytes do not depend on it.")] = 1,
     option: Options = None,
 ) -> None:

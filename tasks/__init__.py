@@ -27,6 +27,7 @@ _MODULES = {
     "lra-image": "cifar",
     "scifar": "cifar",
     "lra-pathfinder": "pathfinder",
+    "lra-pathfinder64": "pathfinder",
     "lra-pathx": "pathfinder",
     "lra-pathx256": "pathfinder",
 }

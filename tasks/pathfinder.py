@@ -29,7 +29,7 @@ from .files import LRA_CITATION, check_folder
 from .generation import is_generated, load_generated, read_manifest
 
 VERSION = 1
-SIZES = {"lra-pathfinder": 32, "lra-pathx": 128, "lra-pathx256": 256}
+SIZES = {"lra-pathfinder": 32, "lra-pathfinder64": 64, "lra-pathx": 128, "lra-pathx256": 256}
 # Level -> its folder; the number is that of the dashes of a curve.
 LEVELS = {"hard": "curv_contour_length_14", "intermediate": "curv_contour_length_9", "easy": "curv_baseline"}
 LABELS = ("0", "1")
@@ -72,6 +72,7 @@ def _entry(name: str, title: str) -> TaskEntry:
 
 ENTRIES = {
     "lra-pathfinder": _entry("lra-pathfinder", "Pathfinder (Long Range Arena)"),
+    "lra-pathfinder64": _entry("lra-pathfinder64", "Pathfinder at 64 x 64"),
     "lra-pathx": _entry("lra-pathx", "Path-X (Long Range Arena)"),
     "lra-pathx256": _entry("lra-pathx256", "Path-256"),
 }

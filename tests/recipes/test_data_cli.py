@@ -1,0 +1,82 @@
+"""`data make`, `data check` and a comparison on what was made, as one types them."""
+
+import sys
+
+import pytest
+
+from neverscratch.recipes.cli import main
+from neverscratch.tasks import list_tasks, task_entry
+
+
+def call(monkeypatch, *arguments) -> int:
+    monkeypatch.setattr(sys, "argv", ["neverscratch", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    return stop.value.code
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("NEVERSCRATCH_CACHE", str(tmp_path / "cache"))
+
+
+def test_make_check_compare(monkeypatch, capsys, tmp_path):
+    folder = tmp_path / "listops"
+    make = ("data", "make", "lra-listops", "--out", folder, "--size", 50, "--seed", 3)
+    options = [
+        word for name, value in (("min_length", 5), ("max_length", 40)) for word in ("--option", f"{name}={value}")
+    ]
+    assert call(monkeypatch, *make, *options) == 0
+    assert "data check lra-listops" in capsys.readouterr().out
+    assert call(monkeypatch, "data", "check", "lra-listops", "--data-dir", folder) == 0
+    shown = capsys.readouterr().out
+    assert "train       48 examples" in shown and "10 classes, metric accuracy (chance 0.1)" in shown
+    budget = [word for stage in ("pretrain", "finetune") for word in ("--set", f"{stage}.max_steps=2")]
+    out = tmp_path / "runs"
+    compare = (
+        "compare",
+        "lra-listops",
+        "--data-dir",
+        folder,
+        "--models",
+        "s4d",
+        "--seeds",
+        1,
+        "--jobs",
+        1,
+        "--out",
+        out,
+    )
+    assert call(monkeypatch, *compare, *budget) == 0
+    assert (out / "report.html").is_file() and (out / "s4d" / "spt" / "seed-0" / "tokenizer.json").is_file()
+    # The same folder with other settings is refused, and stays.
+    assert call(monkeypatch, *make) == 1
+    assert "error: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["data", "check", "lra-listop"], "Did you mean 'lra-listops'"),
+        (["data", "check", "lra-listops"], "Give data_dir, the folder that holds its files"),
+        (["data", "check", "digits", "--option", "level"], "not of the form KEY=VALUE"),
+        (["data", "check", "digits", "--option", "levle=1"], "has no option 'levle'"),
+        (["data", "make", "digits", "--out", "x"], "digits"),
+        (["compare", "lra-pathfinder", "--option", "levl=easy"], "has no option 'levl'. Did you mean 'level'"),
+        (["compare", "lra-pathfinder", "--data-dir", "nowhere"], "is not a folder"),
+    ],
+)
+def test_bad_words_are_refused(arguments, message, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, *arguments) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and message in error and "Traceback" not in error
+    assert not (tmp_path / "x").exists() and not (tmp_path / "runs").exists()
+
+
+def test_every_task_is_listed_with_where_its_data_come_from(monkeypatch, capsys):
+    assert call(monkeypatch, "list", "tasks") == 0
+    shown = capsys.readouterr().out
+    for name in list_tasks():
+        entry = task_entry(name)
+        assert f"{name} " in shown and entry.title in shown and entry.license in shown and entry.layout in shown
