@@ -46,7 +46,8 @@ def test_python_runs_as_printed(page, number, code, tmp_path, monkeypatch, capsy
 
 COMMANDS = [
     line.partition("#")[0].strip()
-    for line in (ROOT / "README.md").read_text("utf-8").splitlines()
+    for page in ("README.md", "docs/data.md")
+    for line in (ROOT / page).read_text("utf-8").splitlines()
     if line.startswith("neverscratch ")
 ]
 
@@ -57,6 +58,7 @@ COMMANDS = [
 def test_recipes_of_printed_commands_exist(command):
     words = shlex.split(command)
     settings = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
+    settings += [f"task_options.data_dir={words[i + 1]}" for i, word in enumerate(words) if word == "--data-dir"]
     recipe = load_recipe(words[2], settings)
     named = words[words.index("--models") + 1] if "--models" in words else "all"
     assert named == "all" or set(named.split(",")) <= recipe.models.keys()
