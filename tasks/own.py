@@ -190,7 +190,8 @@ def load(
         key: [item for part in order for item in by_part[part].with_format(None)[key][:]]
         for key in ("names", "is_list", "group", "part", "digest", "flags")
     }
-    targets = decide_targets(meta["names"], any(meta["is_list"]), problem, separator)
+    wanted = source.problem or problem if problem == "auto" else problem
+    targets = decide_targets(meta["names"], any(meta["is_list"]), wanted, separator)
     groups = meta["group"] if any(item is not None for item in meta["group"]) else None
     given = np.array([part for part in order for _ in range(len(by_part[part]))], dtype=object)
     if meta["part"][0] is not None:
@@ -202,22 +203,28 @@ def load(
     check_parts(parts, targets, groups, bool(absent))
 
     splits = _splits([by_part[part] for part in order], source.modality, targets, parts)
-    notes = [_split_note(parts, absent, groups is not None, holdout_seed), targets.note, *source.notes]
+    notes = [_split_note(parts, absent, targets, groups is not None, holdout_seed), targets.note, *source.notes]
     notes += _flag_notes(np.array(meta["flags"]))
     notes += _warn_of_copies(np.array(meta["digest"]), parts)
-    used = {key: value for key, value in options.items() if value is not None}
-    used["problem"] = targets.problem_type
-    if not absent:
-        del used["holdout_seed"]
-    if source.modality != "text":
-        del used["unit"]
-    if targets.problem_type != "multi_label_classification":
-        del used["separator"]
     where = str(data if data is not None else data_dir)
     spec = _spec(name, where, source, targets, splits, parts, options, [note for note in notes if note])
     read = sorted({str(path) for path in source.files}) or [where]
-    files = tuple(read) if len(read) <= 10 else (where,)
-    return Task(spec, splits, {"data": where, **used}, files)
+    used = {"data": where, **_used(options, spec, bool(absent))}
+    return Task(spec, splits, used, tuple(read) if len(read) <= 10 else (where,))
+
+
+def _used(options: dict[str, Any], spec: TaskSpec, held_out: bool) -> dict[str, Any]:
+    """The options that had a say, with the problem that was decided on."""
+    used = {key: value for key, value in options.items() if value is not None}
+    used["problem"] = spec.problem_type.removeprefix("single_label_").removesuffix(
+        "_classification" if spec.problem_type.startswith("multi") else ""
+    )
+    idle = {
+        "holdout_seed": not held_out,
+        "unit": spec.modality != "text",
+        "separator": used["problem"] != "multi_label",
+    }
+    return {key: value for key, value in used.items() if not idle.get(key, False)}
 
 
 def _splits(read: list[datasets.Dataset], modality: str, targets: Targets, parts: np.ndarray) -> datasets.DatasetDict:
@@ -237,11 +244,11 @@ def _splits(read: list[datasets.Dataset], modality: str, targets: Targets, parts
     return splits if modality in ("text", "tokens") else splits.with_format("numpy")
 
 
-def _split_note(parts: np.ndarray, absent: list[str], has_groups: bool, seed: int) -> str:
+def _split_note(parts: np.ndarray, absent: list[str], targets: Targets, has_groups: bool, seed: int) -> str:
     sizes = "/".join(f"{(parts == part).sum():,}" for part in SPLITS)
     if not absent:
         return f"Parts as given, {sizes}."
-    how = "whole groups" if has_groups else "stratified by class"
+    how = "whole groups" if has_groups else "at random" if targets.strata is None else "stratified by class"
     return f"{sizes}: {' and '.join(absent)} held out of the training examples ({how}, holdout_seed={seed})."
 
 
@@ -304,7 +311,7 @@ def _spec(
         name=name,
         title=f"Your own data ({Path(where).name or where})",
         modality=source.modality,
-        num_channels=channels[source.modality][0] if source.modality in channels else None,  # type: ignore[arg-type]
+        num_channels=channels[source.modality][0] if source.modality in channels else None,
         labels=targets.names,
         num_levels=None,
         length=1,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .own_rows import MIXED_DOWN, Source, check_series, check_text, decode, make_example, sound_of
+from .own_rows import MIXED_DOWN, REPAIRED, TRIMMED, Source, check_series, check_text, decode, make_example, sound_of
 from .own_splits import split_word
 
 SERIES_SUFFIXES = (".ts", ".arff", ".tsv")
@@ -153,33 +153,30 @@ def array_examples(shards: list[Any], missing: str | None, channels: int | None 
 # Series files of the archives.
 
 
-def read_series(path: Path) -> tuple[list[np.ndarray], list[str]]:
-    """Series (L, C) and labels of a `.tsv`, `.ts` or `.arff` file.
-
-    Raises:
-        ValueError: If the file cannot be used.
-    """
-    if path.suffix.lower() == ".tsv":
-        from .ucr import read_tsv
-
-        file = read_tsv(path)
-        return list(file.values), file.labels
-    raise ValueError(f"{path.name}: {path.suffix} files cannot be read yet; save the series as CSV, Parquet or .npz.")
-
-
 def series_source(parts: dict[str, list[Any]], options: dict[str, Any]) -> Source:
     """How to read the series files of each part."""
+    from .series_files import iter_series
+
     files = [path for shards in parts.values() for path in shards]
-    return Source("values", dict(parts), series_examples, {"missing": options["missing"]}, files)
+    is_regression, _ = iter_series(files[0])
+    source = Source("values", dict(parts), series_examples, {"missing": options["missing"]}, files)
+    if is_regression:
+        source.problem = "regression"
+    return source
 
 
 def series_examples(shards: list[Any], missing: str | None, channels: int | None = None) -> Iterator[dict[str, Any]]:
     """The series of series files."""
+    from .series_files import iter_series
+
     for path in shards:
-        for row, (series, label) in enumerate(zip(*read_series(path), strict=True), start=1):
-            where = f"{path.name}, series {row}"
-            value, flags = check_series(series, where, missing, None, channels)
-            yield make_example("values", value, label, where, flags=flags)
+        # Their reader cuts NaN off the end by itself where the format pads with them.
+        _, cases = iter_series(path, missing if missing in ("interpolate", "zero") else "refuse")
+        for case in cases:
+            where = f"{path.name}, row {case.row}"
+            value, flags = check_series(case.values, where, missing, None, channels)
+            flags |= (TRIMMED if case.is_trimmed else 0) | (REPAIRED if case.num_filled else 0)
+            yield make_example("values", value, case.label, where, flags=flags)
 
 
 # Folders: a file is an example, its folder the label. A shard is (file, label).
@@ -236,9 +233,9 @@ def folder_source(
                 raise FileNotFoundError(f"{path.name} lists {len(missing)} file(s) that are missing: {missing[0]} ...")
             held_out[part] = {root / name for name in names}
         everything = shards.pop("train")
-        shards["train"] = [item for item in everything if not any(item[0] in files for files in held_out.values())]
-        for part, files in held_out.items():
-            shards[part] = [item for item in everything if item[0] in files]
+        shards["train"] = [item for item in everything if not any(item[0] in named for named in held_out.values())]
+        for part, named in held_out.items():
+            shards[part] = [item for item in everything if item[0] in named]
         notes.append("Split by validation_list.txt and testing_list.txt.")
     files = [path for items in shards.values() for path, _ in items]
     constants: dict[str, Any] = {}

@@ -12,7 +12,9 @@ from .own_rows import Source
 from .own_splits import SPLIT_WORDS, split_of_name, split_word
 
 ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".bz2", ".xz", ".7z", ".rar", ".zst")
-FORMATS = tuple(suffix.removeprefix(".") for suffix in (*TABLE_SUFFIXES, *SERIES_SUFFIXES, *ARRAY_SUFFIXES))
+# Of the older UCR archive; elsewhere a text, so it is taken for series only where it is asked for.
+OLD_SERIES = ".txt"
+FORMATS = tuple(suffix[1:] for suffix in (*TABLE_SUFFIXES, *SERIES_SUFFIXES, *ARRAY_SUFFIXES, OLD_SERIES))
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _DATA_SUFFIXES = (*TABLE_SUFFIXES, *SERIES_SUFFIXES, *ARRAY_SUFFIXES)
 
@@ -45,7 +47,7 @@ def _check_file(path: Path) -> None:
         raise ValueError(f"{path.name} is an archive; unpack it and give the file or folder inside.")
     if not path.stat().st_size:
         raise ValueError(f"{path.name} is empty; give a file with examples.")
-    if suffix_of(path) not in _DATA_SUFFIXES:
+    if suffix_of(path) not in (*_DATA_SUFFIXES, OLD_SERIES):
         raise ValueError(
             f"{path.name} is of no kind that can be read; give one of {', '.join(FORMATS)}, or a folder of text, "
             f"sound or "
@@ -67,7 +69,7 @@ def _files_source(parts: dict[str, list[Any]], options: dict[str, Any]) -> Sourc
         for path in paths:
             _check_file(path)
     first = parts["train"][0]
-    if suffix_of(first) in SERIES_SUFFIXES and not _is_table(first, options):
+    if suffix_of(first) in (*SERIES_SUFFIXES, OLD_SERIES) and not _is_table(first, options):
         return series_source(parts, options)
     return table_source(parts, options)
 
@@ -89,8 +91,9 @@ def _dir_source(folder: Path, options: dict[str, Any]) -> Source:
     inside = {split_word(entry.name): entry for entry in entries if entry.is_dir() and split_word(entry.name)}
     if "train" in inside:
         return _split_folders(folder, {str(part): entry for part, entry in inside.items()}, options)
-    files = [entry for entry in entries if entry.is_file() and suffix_of(entry) in _DATA_SUFFIXES]
     wanted = options["format"]
+    readable = (OLD_SERIES,) if f".{wanted}" == OLD_SERIES else _DATA_SUFFIXES
+    files = [entry for entry in entries if entry.is_file() and suffix_of(entry) in readable]
     if wanted is not None:
         files = [path for path in files if suffix_of(path) == f".{wanted}"]
         if not files:

@@ -35,6 +35,7 @@ class Source:
         sampling_rate: Of audio, in Hz.
         notes: Sentences on what was left out or chosen.
         fixed_length: L where the columns fix it.
+        problem: "regression" where the files say so themselves.
     """
 
     modality: str
@@ -46,6 +47,7 @@ class Source:
     sampling_rate: int | None = None
     notes: list[str] = field(default_factory=list)
     fixed_length: int | None = None
+    problem: str | None = None
 
     def features(self) -> datasets.Features:
         """Types of the columns of `make_example`."""

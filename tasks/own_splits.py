@@ -169,24 +169,10 @@ def assign(
             f"train, validation and test."
         )
     if groups is not None:
-        own = np.array([groups[row] for row in rows])
+        own = np.array(groups)[rows]
         parts[rows] = _assign_groups(own, targets, rows, {part: shares[part] for part in wanted}, seed)
         return parts
-    labels = None if targets.strata is None else targets.strata[rows]
-    order = stratified_order(labels, len(rows), seed)
-    if labels is not None:
-        ids, counts = np.unique(labels, return_counts=True)
-        if (counts < 2).any():
-            single = (targets.names or ())[int(ids[counts < 2][0])]
-            raise ValueError(
-                f"Label {single!r} has a single example, so none can be held out for validation or test; add examples, "
-                f"remove its row, or give files named train, validation and test."
-            )
-        # The last of each class in this order always stays in train.
-        last = {labels[index]: index for index in order}
-        order = np.array([index for index in order if last[labels[index]] != index])
-    else:
-        order = order[:-1]
+    order = _holdout_order(rows, targets, seed)
     start = 0
     for place, part in enumerate(wanted):
         left = len(wanted) - place - 1
@@ -200,6 +186,24 @@ def assign(
         parts[rows[order[start : start + size]]] = part
         start += size
     return parts
+
+
+def _holdout_order(rows: np.ndarray, targets: Targets, seed: int) -> np.ndarray:
+    """Places in `rows`, in the order in which they are held out; an example of each class is never among them."""
+    labels = None if targets.strata is None else targets.strata[rows]
+    order = stratified_order(labels, len(rows), seed)
+    if labels is None:
+        return order[:-1]
+    ids, counts = np.unique(labels, return_counts=True)
+    if (counts < 2).any():
+        single = (targets.names or ())[int(ids[counts < 2][0])]
+        raise ValueError(
+            f"Label {single!r} has a single example, so none can be held out for validation or test; add examples, "
+            f"remove its row, or give files named train, validation and test."
+        )
+    # The last of each class in this order always stays in train.
+    last = {labels[index]: index for index in order}
+    return np.array([index for index in order if last[labels[index]] != index])
 
 
 def _assign_groups(

@@ -66,7 +66,8 @@ def test_wide_csv(tmp_path: Path) -> None:
     for index, (values, label) in rows(task).items():
         np.testing.assert_allclose(values[:, 0], index + np.arange(4) / 10, rtol=1e-6)
         assert label == "ab"[index % 2]
-    assert "holdout_seed=0" in task.spec.notes and task.options["data"].endswith("x.csv")
+    assert "holdout_seed=0" in task.spec.notes
+    assert task.options == {"data": str(tmp_path / "x.csv"), "problem": "classification", "holdout_seed": 0}
     assert np.bincount(task.splits["test"]["label"][:]).tolist() == [3, 3]
 
 
@@ -505,16 +506,54 @@ def test_sounds() -> None:
 
 
 @shared
-def test_series_of_the_archive() -> None:
+@pytest.mark.parametrize("form", ["tsv", "ts", "txt"])
+def test_gunpoint_in_each_format(form: str) -> None:
+    task = load(data=SHARED / "ucr" / "GunPoint", format=form)
+    assert task.sizes == {"train": 45, "validation": 5, "test": 150} and task.spec.labels == ("1", "2")
+    assert _nearest_neighbour(task) == pytest.approx(0.9133, abs=5e-5)
+
+
+def _nearest_neighbour(task: Task) -> float:
     from sklearn.neighbors import KNeighborsClassifier
 
-    for name, sizes, expected in (("GunPoint", (45, 5, 150), 0.9133), ("ItalyPowerDemand", (60, 7, 1029), 0.9553)):
-        task = load(data=SHARED / "ucr" / name, format="tsv")
-        assert tuple(task.sizes.values()) == sizes and task.spec.labels == ("1", "2")
-        parts = [task.splits[part] for part in ("train", "validation")]
-        model = KNeighborsClassifier(1).fit(
-            np.concatenate([part["values"][:][..., 0] for part in parts]),
-            np.concatenate([part["label"][:] for part in parts]),
-        )
-        score = model.score(task.splits["test"]["values"][:][..., 0], task.splits["test"]["label"][:])
-        assert score == pytest.approx(expected, abs=5e-5)
+    parts = [task.splits[part] for part in ("train", "validation")]
+    model = KNeighborsClassifier(1).fit(
+        np.concatenate([part["values"][:][..., 0] for part in parts]),
+        np.concatenate([part["label"][:] for part in parts]),
+    )
+    return model.score(task.splits["test"]["values"][:][..., 0], task.splits["test"]["label"][:])
+
+
+@shared
+def test_series_of_the_archives() -> None:
+    power = load(data=SHARED / "ucr" / "ItalyPowerDemand")
+    assert power.sizes == {"train": 60, "validation": 7, "test": 1029}
+    assert _nearest_neighbour(power) == pytest.approx(0.9553, abs=5e-5)
+    vowels = load(data=SHARED / "ts" / "JapaneseVowels")
+    assert sum(vowels.sizes.values()) == 640 and vowels.sizes["test"] == 370
+    assert (vowels.spec.num_channels, vowels.spec.length, vowels.spec.num_labels) == (12, 29, 9)
+    motions = load(data=SHARED / "ts" / "BasicMotions")
+    assert motions.spec.labels == ("Badminton", "Running", "Standing", "Walking")
+    assert (motions.spec.num_channels, motions.spec.length, motions.sizes["test"]) == (6, 100, 40)
+    covid = load(data=SHARED / "ts" / "Covid3Month")
+    assert covid.spec.labels is None and covid.spec.metric == "rmse" and covid.sizes["test"] == 61
+    heart = load(data=SHARED / "bidmc_like" / "HR")
+    assert heart.spec.problem_type == "regression" and heart.spec.num_channels == 2 and heart.spec.length == 4000
+    every = np.concatenate([heart.splits[part]["label"][:] for part in ("train", "validation")])
+    test = heart.splits["test"]["label"][:]
+    assert np.sqrt(np.mean((test - every.mean()) ** 2)) == pytest.approx(3.94, abs=0.05)
+
+
+def test_series_files_with_gaps_and_headers(tmp_path: Path) -> None:
+    lines = [f"{i % 2}\t{i}\t{i + 1}\t{'NaN' if i == 3 else i}" for i in range(20)]
+    (tmp_path / "x.tsv").write_text("\n".join(lines) + "\n")
+    task = load(data=tmp_path / "x.tsv")
+    assert rows(task)[3][0].ravel().tolist() == [3, 4] and "1 series lost NaN at their end." in task.spec.notes
+    lines[5] = "1\t5\tNaN\t9"
+    (tmp_path / "x.tsv").write_text("\n".join(lines) + "\n")
+    with pytest.raises(ValueError, match="x.tsv, row 6, value 2: NaN inside the series"):
+        load(data=tmp_path / "x.tsv")
+    task = load(data=tmp_path / "x.tsv", missing="interpolate")
+    assert rows(task)[5][0].ravel().tolist() == [5, 7, 9] and "1 series had NaN" in task.spec.notes
+    (tmp_path / "x.tsv").write_text("text\tlabel\n" + "".join(f"some words {i}\t{'ab'[i % 2]}\n" for i in range(20)))
+    assert load(data=tmp_path / "x.tsv").spec.modality == "text"
