@@ -1,25 +1,30 @@
-"""`ucr:<Name>`: univariate series in the `.tsv` layout of the 2018 UCR archive. GunPoint is shipped (`gunpoint`).
+"""`ucr:<Name>`: sets of the UCR, UEA and regression archives, from `.tsv`, `.ts`, `.txt` or `.arff` files.
 
-A file has one series a line, without header: label, then the values, separated by tabs. Series shorter than the
-longest end in NaN; these trailing NaN are cut off and their number is noted, so such series have unequal lengths. A NaN
-followed by a number is a missing value and refused.
+GunPoint is shipped (`gunpoint`). Series have one or several channels and equal or unequal lengths; `series_files.py`
+says what the formats are. Where a folder has a set in several formats, the first of the four is read. Missing values
+are refused with their place unless `missing` says how to fill them in.
 
-The archive has no validation part. A fifth of its training part is held out, stratified and always the same; the rest
-is `train`. At least one series of every class stays in `train`. The archive's test part is untouched.
+The archives have no validation part. A fifth of the training part is held out, always the same and stratified where
+labels are classes; the rest is `train`. At least one series of every class stays there. The test part is untouched.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .base import Task, TaskEntry, TaskSpec, stratified_order
+from .series_files import FORMATS, MISSING_HELP, SeriesFile, check_missing, read_series, sort_labels
+
+if TYPE_CHECKING:
+    import datasets
 
 VALIDATION_SHARE = 0.2
 VALIDATION_SEED = 0
-OTHER_FORMATS = (".txt", ".ts", ".arff", ".csv")
+OTHER_FORMATS = (".csv", ".mat", ".npy", ".npz", ".parquet", ".zip")
 
 LICENSE = "No formal licence; the UCR archive is free for research and asks to be cited"
 CITATION = (
@@ -27,6 +32,13 @@ CITATION = (
     "The UCR Time Series Archive. IEEE/CAA Journal of Automatica Sinica 6(6). arXiv:1810.07758."
 )
 SOURCE = "UCR Time Series Classification Archive (2018), https://www.cs.ucr.edu/~eamonn/time_series_data_2018/"
+OTHER_LICENSE = "No formal licence; the UCR, UEA and regression archives are free for research and ask to be cited"
+OTHER_CITATION = (
+    f"{CITATION} For several channels: A. Bagnall et al. (2018). The UEA multivariate time series classification "
+    "archive. arXiv:1811.00075. For regression: C. W. Tan, C. Bergmeir, F. Petitjean, G. I. Webb (2021). Time series "
+    "extrinsic regression. Data Mining and Knowledge Discovery 35. arXiv:2006.10996. And the set's own authors."
+)
+OTHER_SOURCE = f"{SOURCE}; UEA and regression archives, https://www.timeseriesclassification.com"
 ENTRIES = {
     "gunpoint": TaskEntry(
         title="GunPoint (UCR archive)",
@@ -40,37 +52,19 @@ ENTRIES = {
         source=SOURCE,
     ),
     "ucr:<Name>": TaskEntry(
-        title="Any set of the UCR archive",
+        title="Any set of the UCR, UEA or regression archive",
         modality="values",
         length="file",
         classes="file",
         sizes="as published, a fifth of train held out",
         metric="accuracy",
         chance=None,
-        license=LICENSE,
-        source=SOURCE,
-        layout="<Name>_TRAIN.tsv and <Name>_TEST.tsv, there or in <Name>/",
+        license=OTHER_LICENSE,
+        source=OTHER_SOURCE,
+        layout="<Name>_TRAIN and <Name>_TEST as .tsv, .ts, .txt or .arff, there or in <Name>/",
+        options={"missing": MISSING_HELP},
     ),
 }
-
-
-@dataclass
-class TsvFile:
-    """One file's series, in file order.
-
-    Attributes:
-        name: The file's name, for messages.
-        values: Series of shape (length, 1), float32.
-        labels: Label of each series as written, whole numbers without a fraction ("1.0" is "1").
-        rows: Line number of each series, from 1.
-        num_trimmed: How many series ended in NaN.
-    """
-
-    name: str
-    values: list[np.ndarray]
-    labels: list[str]
-    rows: list[int]
-    num_trimmed: int
 
 
 def find_files(name: str, data_dir: Path) -> tuple[Path, Path]:
@@ -82,25 +76,25 @@ def find_files(name: str, data_dir: Path) -> tuple[Path, Path]:
     """
     if not data_dir.is_dir():
         raise FileNotFoundError(f"data_dir={str(data_dir)!r} is not a folder; give the folder that holds {name}/.")
-    file_names = [f"{name}_{part}.tsv" for part in ("TRAIN", "TEST")]
-    for folder in (data_dir / name, data_dir):
-        if all((folder / file_name).is_file() for file_name in file_names):
-            return folder / file_names[0], folder / file_names[1]
+    folders = (data_dir / name, data_dir)
+    pairs = {suffix: [f"{name}_{part}{suffix}" for part in ("TRAIN", "TEST")] for suffix in FORMATS}
+    for suffix in FORMATS:
+        for folder in folders:
+            if all((folder / file_name).is_file() for file_name in pairs[suffix]):
+                return folder / pairs[suffix][0], folder / pairs[suffix][1]
 
+    begun = [suffix for suffix in FORMATS if any((f / n).exists() for f in folders for n in pairs[suffix])]
     others = sorted(
-        {
-            path.relative_to(data_dir).as_posix()
-            for folder in (data_dir / name, data_dir)
-            for file_name in file_names
-            for path in (folder / file_name).parent.glob(f"{Path(file_name).stem}.*")
-            if path.suffix.lower() in OTHER_FORMATS
-        }
+        path.relative_to(data_dir).as_posix()
+        for folder in folders
+        for path in (folder.glob(f"{name}_T*.*") if folder.is_dir() else ())
+        if path.suffix.lower() in OTHER_FORMATS and path.stem in (f"{name}_TRAIN", f"{name}_TEST")
     )
-    has_tsv = any((folder / file_name).exists() for folder in (data_dir / name, data_dir) for file_name in file_names)
-    if others and not has_tsv:
+    file_names = pairs[begun[0] if begun else FORMATS[0]]
+    if others and not begun:
         raise ValueError(
-            f"{name} is in {data_dir} only as {', '.join(others)}; only the .tsv layout of the 2018 UCR archive can be "
-            f"read: {name}/{file_names[0]} and {name}/{file_names[1]}."
+            f"{name} is in {data_dir} only as {', '.join(others)}; the formats that can be read are "
+            f"{', '.join(FORMATS)}, such as {name}/{file_names[0]} and {name}/{file_names[1]}."
         )
     # Name what is missing where most of the set is; the archive's own place when nothing is there.
     in_place = any((data_dir / file_name).exists() for file_name in file_names)
@@ -111,75 +105,13 @@ def find_files(name: str, data_dir: Path) -> tuple[Path, Path]:
     )
 
 
-def _canonical_label(text: str) -> str:
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    return str(int(number)) if np.isfinite(number) and number == int(number) else text
-
-
-def sort_labels(labels: set[str]) -> list[str]:
-    """Sort by number if every label is one, else as text."""
-    try:
-        return sorted(labels, key=float)
-    except ValueError:
-        return sorted(labels)
-
-
-def read_tsv(path: Path) -> TsvFile:
-    """Read one file.
-
-    Raises:
-        ValueError: With the row (line number from 1) of the first series that cannot be used.
-    """
-    file = TsvFile(path.name, [], [], [], 0)
-    num_fields = None
-    for row, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        fields = line.rstrip("\t\r\n ").split("\t")
-        if len(fields) < 2:
-            raise ValueError(f"{path.name}, row {row}: no tab in {line[:40]!r}; expected a label, a tab and values.")
-        num_fields = num_fields or len(fields)
-        if len(fields) != num_fields:
-            raise ValueError(
-                f"{path.name}, row {row}: {len(fields) - 1} values where the first row has {num_fields - 1}; "
-                f"fill shorter series with NaN at the end."
-            )
-        label = _canonical_label(fields[0].strip())
-        if label.lower() in ("", "nan", "?"):
-            raise ValueError(f"{path.name}, row {row}: the label is missing; every series needs one.")
-        series = np.empty(len(fields) - 1, dtype=np.float64)
-        for column, text in enumerate(fields[1:]):
-            try:
-                series[column] = float(text)
-            except ValueError:
-                raise ValueError(
-                    f"{path.name}, row {row}, value {column + 1}: {text!r} is not a number; "
-                    f"write numbers, and NaN only to fill up the end of a shorter series."
-                ) from None
-        known = np.flatnonzero(~np.isnan(series))
-        if len(known) == 0:
-            raise ValueError(f"{path.name}, row {row}: the series is empty or all NaN; remove the row.")
-        trimmed = series[: known[-1] + 1]
-        if not np.isfinite(trimmed).all():
-            column = int(np.flatnonzero(~np.isfinite(trimmed))[0]) + 1
-            raise ValueError(
-                f"{path.name}, row {row}, value {column}: {fields[column]} inside the series; "
-                f"missing and infinite values are not supported, fill them in or remove the row."
-            )
-        file.num_trimmed += len(trimmed) < len(series)
-        file.values.append(trimmed.astype(np.float32)[:, None])
-        file.labels.append(label)
-        file.rows.append(row)
-    if not file.values:
-        raise ValueError(f"{path.name} holds no series; expected one a line: a label, then the values.")
-    return file
+def read_tsv(path: Path) -> SeriesFile:
+    """Read one `.tsv` file, as `read_series` does."""
+    return read_series(path)
 
 
 def validation_mask(labels: np.ndarray) -> np.ndarray:
-    """Return which training series are held out for validation, bool, (num_series,)."""
+    """Return which training series are held out for validation, bool, (num_series,). `labels` are classes."""
     order = stratified_order(labels, len(labels), VALIDATION_SEED)
     # The last of each class in this order always stays in train.
     last = {labels[index]: index for index in order}
@@ -189,15 +121,16 @@ def validation_mask(labels: np.ndarray) -> np.ndarray:
     return held_out
 
 
-def load(name: str, data_dir: Path | None = None) -> Task:
-    """Load the set: columns `values` (length, 1) float32, `label`, `example_id` (training file first, then test)."""
-    import datasets
+def regression_mask(num_series: int) -> np.ndarray:
+    """Return which training series are held out where labels are targets: a fixed random fifth, (num_series,)."""
+    held_out = np.zeros(num_series, dtype=bool)
+    size = max(1, round(VALIDATION_SHARE * num_series))
+    held_out[stratified_order(None, num_series, VALIDATION_SEED)[:size]] = True
+    return held_out
 
-    set_name = name.removeprefix("ucr:")
-    folder = Path(__file__).parent / "data" / "ucr" if data_dir is None else data_dir
-    train_path, test_path = find_files(set_name, folder)
-    train, test = read_tsv(train_path), read_tsv(test_path)
 
+def _class_ids(train: SeriesFile, test: SeriesFile) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Label names, ids of the training file and ids of the test file."""
     labels = sort_labels(set(train.labels))
     if len(labels) < 2:
         raise ValueError(f"{train.name} has the single label {labels[0]!r}; a classification task needs at least two.")
@@ -208,60 +141,144 @@ def load(name: str, data_dir: Path | None = None) -> Task:
                 f"{test.name}, row {row}: label {label!r} never occurs in {train.name}, whose labels are "
                 f"{', '.join(labels)}; correct it or remove its rows."
             )
-    targets = np.array([label_ids[label] for label in train.labels])
-    held_out = validation_mask(targets)
-    if not held_out.any():
+    return labels, *(np.array([label_ids[label] for label in file.labels]) for file in (train, test))
+
+
+def _check_pair(train: SeriesFile, test: SeriesFile) -> None:
+    """Refuse two files that do not belong together."""
+    if train.is_regression != test.is_regression:
+        kinds = ["targets" if file.is_regression else "classes" for file in (train, test)]
+        raise ValueError(f"{train.name} has {kinds[0]} for labels, {test.name} {kinds[1]}; give files of one set.")
+    channels = [file.values[0].shape[1] for file in (train, test)]
+    if channels[0] != channels[1]:
         raise ValueError(
-            f"{train.name} has {len(targets)} series for {len(labels)} labels, so that none can be held out for "
-            f"validation; give at least one label a second series."
+            f"{train.name} has {channels[0]} channel(s), {test.name} {channels[1]}; give files of one set."
         )
 
-    lengths = [len(series) for series in (*train.values, *test.values)]
+
+def warn_of_repeated_series(name: str, train: SeriesFile, test: SeriesFile) -> None:
+    """Warn once, with the count, of series of the training file that occur in the test file, too."""
+    known = {(series.shape, series.tobytes()) for series in train.values}
+    count = sum((series.shape, series.tobytes()) in known for series in test.values)
+    if count:
+        warnings.warn(
+            f"{name}: {count} of {len(test.values)} test series occur in {train.name}, too; they are kept.",
+            stacklevel=3,
+        )
+
+
+def load(name: str, data_dir: Path | None = None, *, missing: str = "refuse") -> Task:
+    """Load the set: columns `values` (length, channels) float32, `label`, `example_id` (training file first).
+
+    Raises:
+        ValueError: For an unknown `missing`, or files that cannot be used.
+        FileNotFoundError: With the names of the missing files.
+    """
+    check_missing(missing)
+    set_name = name.removeprefix("ucr:")
+    folder = Path(__file__).parent / "data" / "ucr" if data_dir is None else data_dir
+    paths = find_files(set_name, folder)
+    train, test = (read_series(path, missing) for path in paths)
+    _check_pair(train, test)
+    labels: list[str] | None = None
+    if train.is_regression:
+        targets, test_targets = train.targets, test.targets
+        if len(set(targets.tolist())) < 2:
+            raise ValueError(f"{train.name} has the single target {targets[0]:g}; there is nothing to learn from it.")
+        held_out = regression_mask(len(targets))
+    else:
+        labels, targets, test_targets = _class_ids(train, test)
+        held_out = validation_mask(targets)
+    if not held_out.any():
+        raise ValueError(
+            f"{train.name} has {len(targets)} series for {len(labels or ())} labels, so that none can be held out for "
+            f"validation; give at least one label a second series."
+        )
+    warn_of_repeated_series(name, train, test)
+    splits = _splits(train, test, labels, targets, test_targets, held_out)
+    chance = 1 / len(labels) if labels else rmse_of_mean(targets[~held_out], test_targets)
+    spec = _spec(name, train, test, labels, held_out, chance)
+    # The default is left out: results of sets without missing values are the same with and without the option.
+    options = {} if missing == "refuse" else {"missing": missing}
+    return Task(spec, splits.with_format("numpy"), options, tuple(map(str, paths)))
+
+
+def rmse_of_mean(train: np.ndarray, test: np.ndarray) -> float:
+    """Root of the mean squared error on `test` of always predicting the mean of `train`."""
+    return float(np.sqrt(np.mean((np.asarray(test, np.float64) - np.mean(train, dtype=np.float64)) ** 2)))
+
+
+def _splits(
+    train: SeriesFile,
+    test: SeriesFile,
+    labels: list[str] | None,
+    targets: np.ndarray,
+    test_targets: np.ndarray,
+    held_out: np.ndarray,
+) -> datasets.DatasetDict:
+    import datasets
+
+    lengths = {len(series) for series in (*train.values, *test.values)}
     features = datasets.Features(
         {
-            "values": datasets.Array2D((lengths[0] if len(set(lengths)) == 1 else None, 1), "float32"),
-            "label": datasets.ClassLabel(names=labels),
+            "values": datasets.Array2D(
+                (lengths.pop() if len(lengths) == 1 else None, train.values[0].shape[1]), "float32"
+            ),
+            "label": datasets.ClassLabel(names=labels) if labels else datasets.Value("float32"),
             "example_id": datasets.Value("int64"),
         }
     )
 
-    def build(file: TsvFile, rows: np.ndarray, offset: int) -> datasets.Dataset:
-        columns = {
+    def build(file: SeriesFile, ids: np.ndarray, rows: np.ndarray, offset: int) -> datasets.Dataset:
+        columns: dict[str, Any] = {
             "values": [file.values[row] for row in rows],
-            "label": [label_ids[file.labels[row]] for row in rows],
+            "label": [ids[row] for row in rows],
             "example_id": rows + offset,
         }
         return datasets.Dataset.from_dict(columns, features=features)
 
-    splits = datasets.DatasetDict(
+    return datasets.DatasetDict(
         {
-            "train": build(train, np.flatnonzero(~held_out), 0),
-            "validation": build(train, np.flatnonzero(held_out), 0),
-            "test": build(test, np.arange(len(test.values)), len(train.values)),
+            "train": build(train, targets, np.flatnonzero(~held_out), 0),
+            "validation": build(train, targets, np.flatnonzero(held_out), 0),
+            "test": build(test, test_targets, np.arange(len(test.values)), len(train.values)),
         }
     )
+
+
+def _spec(
+    name: str, train: SeriesFile, test: SeriesFile, labels: list[str] | None, held_out: np.ndarray, chance: float
+) -> TaskSpec:
+    lengths = [len(series) for series in (*train.values, *test.values)]
     notes = (
-        f"The archive's training part of {len(targets)} is split {len(targets) - held_out.sum()} for training and "
-        f"{held_out.sum()} for validation (stratified, fixed); its test part is untouched. Values as published."
+        f"The archive's training part of {len(held_out)} is split {len(held_out) - held_out.sum()} for training and "
+        f"{held_out.sum()} for validation ({'stratified' if labels else 'at random'}, fixed); its test part is "
+        f"untouched. Values as published."
     )
     if len(set(lengths)) > 1:
+        notes += f" Lengths {min(lengths)} to {max(lengths)}"
         num_trimmed = train.num_trimmed + test.num_trimmed
-        notes += f" Lengths {min(lengths)} to {max(lengths)}; NaN cut off the end of {num_trimmed} series."
-    spec = TaskSpec(
+        notes += f"; NaN cut off the end of {num_trimmed} series." if num_trimmed else "."
+    if train.num_filled + test.num_filled:
+        notes += f" {train.num_filled + test.num_filled:,} missing values filled in."
+    set_name = name.removeprefix("ucr:")
+    # Only what the 2018 archive itself publishes bears its citation alone.
+    is_plain = train.name.endswith(".tsv")
+    return TaskSpec(
         name=name,
-        title=f"{set_name} (UCR archive)",
+        title=f"{set_name} (UCR archive)" if is_plain else f"{set_name} (UCR, UEA or regression archive)",
         modality="values",
-        num_channels=1,
-        labels=tuple(labels),
+        num_channels=train.values[0].shape[1],
+        labels=None if labels is None else tuple(labels),
         num_levels=None,
         length=max(lengths),
-        metric="accuracy",
-        greater_is_better=True,
-        chance=1 / len(labels),
-        license=LICENSE,
-        citation=CITATION,
-        source=SOURCE,
+        metric="accuracy" if labels else "rmse",
+        greater_is_better=labels is not None,
+        chance=chance,
+        license=LICENSE if is_plain else OTHER_LICENSE,
+        citation=CITATION if is_plain else OTHER_CITATION,
+        source=SOURCE if is_plain else OTHER_SOURCE,
         version=1,
+        problem_type="single_label_classification" if labels else "regression",
         notes=notes,
     )
-    return Task(spec, splits.with_format("numpy"))

@@ -1,11 +1,20 @@
 """UCR sets: the shipped GunPoint, and files with every trap."""
 
+import shutil
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from neverscratch.tasks import Task, load_task
+from neverscratch.tasks.ucr import load
+
+SHARED = Path(__file__).parents[2].parent / "shared" / "data"
+shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the folder of small real sets is not beside the checkout")
+
+# The tiny files repeat series.
+pytestmark = pytest.mark.filterwarnings("ignore:.*test series occur in")
 
 TRAIN = "1\t0.5\t1.5\n2\t1.0\t2.0\n1\t0.0\t-9\n2\t3\t4\n2\t3\t5\n"
 TEST = "2\t1\t2\n1\t3\t4\n"
@@ -96,7 +105,7 @@ def test_trailing_nan_is_cut_and_said(tmp_path: Path) -> None:
         (TRAIN + "1\tNaN\t2\n", TEST, "Toy_TRAIN.tsv, row 6, value 1: NaN inside the series"),
         (TRAIN + "1\t1\tinf\n", TEST, "Toy_TRAIN.tsv, row 6, value 2: inf inside the series"),
         (TRAIN, TEST + "1\tNaN\tNaN\n", "Toy_TEST.tsv, row 3: the series is empty or all NaN"),
-        (TRAIN + "1\t?\t2\n", TEST, "Toy_TRAIN.tsv, row 6, value 1: '?' is not a number"),
+        (TRAIN + "1\t?\t2\n", TEST, "Toy_TRAIN.tsv, row 6, value 1: ? inside the series; fill it in, or load with"),
         (TRAIN + "1\t2\n", TEST, "Toy_TRAIN.tsv, row 6: 1 values where the first row has 2"),
         (TRAIN + "NaN\t2\t2\n", TEST, "Toy_TRAIN.tsv, row 6: the label is missing"),
         ("1,2,3\n", TEST, "Toy_TRAIN.tsv, row 1: no tab in '1,2,3'"),
@@ -141,8 +150,110 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
 
 
 def test_other_formats_are_refused_by_name(tmp_path: Path) -> None:
-    write(tmp_path / "Toy", suffix="ts")
+    write(tmp_path / "Toy", suffix="csv")
     with pytest.raises(
-        ValueError, match=r"only as Toy/Toy_TEST.ts, Toy/Toy_TRAIN.ts; only the .tsv layout of the 2018"
+        ValueError, match=r"only as Toy/Toy_TEST.csv, Toy/Toy_TRAIN.csv; the formats that can be read are"
     ):
         load_task("ucr:Toy", tmp_path)
+
+
+def test_options_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="missing='drop' is unknown; use one of 'refuse', 'interpolate', 'zero'."):
+        load("ucr:Toy", write(tmp_path), missing="drop")
+
+
+@pytest.mark.parametrize(("missing", "expected"), [("interpolate", [1.0, 2.0, 3.0]), ("zero", [1.0, 0.0, 3.0])])
+def test_missing_values_are_filled_in_on_demand(tmp_path: Path, missing: str, expected: list) -> None:
+    task = load("ucr:Toy", write(tmp_path, "1\t1\tNaN\t3\n2\t4\t5\t6\n1\t4\t5\t7\n", "1\t7\t8\t9\n"), missing=missing)
+    series = {int(row["example_id"]): row["values"][:, 0].tolist() for split in task.splits.values() for row in split}
+    assert series[0] == expected
+    assert task.options == {"missing": missing}
+    assert "1 missing values filled in." in task.spec.notes
+
+
+def test_series_of_both_parts_are_counted(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"ucr:Toy: 1 of 2 test series occur in Toy_TRAIN.tsv, too; they are kept."):
+        load("ucr:Toy", write(tmp_path, TRAIN, "1\t0.5\t1.5\n2\t8\t8\n"))
+
+
+def test_files_of_two_sets_are_refused(tmp_path: Path) -> None:
+    header = "@univariate false\n@targetlabel true\n@data\n"
+    classes = header.replace("@targetlabel true", "@classLabel true 1 2")
+    write(tmp_path, f"{header}1,2:1\n1,3:2\n", f"{classes}1,2:1\n", suffix="ts")
+    with pytest.raises(ValueError, match=r"Toy_TRAIN.ts has targets for labels, Toy_TEST.ts classes"):
+        load("ucr:Toy", tmp_path)
+    write(tmp_path, f"{classes}1,2:1\n1,3:2\n1,4:1\n", f"{classes}1,2:3,4:1\n", suffix="ts")
+    with pytest.raises(ValueError, match=r"Toy_TRAIN.ts has 1 channel\(s\), Toy_TEST.ts 2"):
+        load("ucr:Toy", tmp_path)
+
+
+def test_regression(tmp_path: Path) -> None:
+    header = "@univariate true\n@targetlabel true\n@data\n"
+    rows = "".join(f"{i},{i + 1}:{i / 2}\n" for i in range(10))
+    task = load("ucr:Toy", write(tmp_path, header + rows, header + "1,9:2.5\n", suffix="ts"))
+    assert (task.spec.problem_type, task.spec.metric, task.spec.labels, task.spec.num_labels) == (
+        "regression",
+        "rmse",
+        None,
+        1,
+    )
+    assert task.sizes == {"train": 8, "validation": 2, "test": 1}
+    assert sorted(all_ids(task)) == list(range(11))
+    train = task.splits["train"]["label"][:]
+    assert train.dtype == np.float32
+    assert task.spec.chance == pytest.approx(abs(train.mean() - 2.5))
+    write(tmp_path, header + "1,2:3\n2,2:3\n", header + "1,9:2.5\n", suffix="ts")
+    with pytest.raises(ValueError, match=r"Toy_TRAIN.ts has the single target 3;"):
+        load("ucr:Toy", tmp_path)
+    write(tmp_path, header + "1,2:3\n2,2:x\n", header + "1,9:2.5\n", suffix="ts")
+    with pytest.raises(ValueError, match=r"Toy_TRAIN.ts, row 5: the target 'x' is no finite number"):
+        load("ucr:Toy", tmp_path)
+
+
+@shared
+@pytest.mark.parametrize("suffix", ["ts", "txt"])
+def test_gunpoint_is_the_same_in_every_format(tmp_path: Path, suffix: str) -> None:
+    for part in ("TRAIN", "TEST"):
+        file_name = f"GunPoint_{part}.{suffix}"
+        shutil.copy(SHARED / "ucr" / "GunPoint" / file_name, tmp_path / file_name)
+    task, shipped = load("ucr:GunPoint", tmp_path), load("ucr:GunPoint")
+    assert task.spec.labels == shipped.spec.labels
+    for split in shipped.splits:
+        for column in ("values", "label", "example_id"):
+            found, expected = task.splits[split][column][:], shipped.splits[split][column][:]
+            # The older archive has one digit less.
+            np.testing.assert_allclose(found, expected, atol=1e-6 if suffix == "txt" else 0, rtol=0)
+
+
+@shared
+def test_1nn_on_italy_power_demand() -> None:
+    from sklearn.neighbors import KNeighborsClassifier
+
+    splits = load("ucr:ItalyPowerDemand", SHARED / "ucr").splits
+    inputs = {name: split["values"][:][..., 0] for name, split in splits.items()}
+    model = KNeighborsClassifier(1).fit(
+        np.concatenate([inputs["train"], inputs["validation"]]),
+        np.concatenate([splits["train"]["label"][:], splits["validation"]["label"][:]]),
+    )
+    assert model.score(inputs["test"], splits["test"]["label"][:]) == pytest.approx(0.9553, abs=5e-5)
+
+
+@shared
+@pytest.mark.parametrize(
+    ("name", "sizes", "channels", "lengths", "labels"),
+    [
+        ("JapaneseVowels", (216, 54, 370), 12, (7, 29), tuple("123456789")),
+        ("BasicMotions", (32, 8, 40), 6, (100, 100), ("Badminton", "Running", "Standing", "Walking")),
+        ("Covid3Month", (112, 28, 61), 1, (84, 84), None),
+    ],
+)
+def test_real_sets(name: str, sizes: tuple, channels: int, lengths: tuple, labels: tuple | None) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        task = load(f"ucr:{name}", SHARED / "ts")
+    assert tuple(task.sizes.values()) == sizes
+    assert (task.spec.num_channels, task.spec.labels, task.spec.length) == (channels, labels, lengths[1])
+    found = [row["values"] for split in task.splits.values() for row in split]
+    assert {len(series) for series in found} >= set(lengths)
+    assert all(series.shape[1] == channels and series.dtype == np.float32 for series in found)
+    assert sorted(all_ids(task)) == list(range(sum(sizes)))
