@@ -37,6 +37,8 @@ _FITTING = {
     "regression": ("rmse", "r2"),
 }
 
+_PROBLEM = dict(zip(_FITTING, ("classification", "multi_label", "regression"), strict=True))
+
 OPTIONS = {
     "data": "the file or folder, or the name owner/name of a set of the Hub",
     "input": "column(s) of the input, with commas between them, * for any letters (None: all numbers, or the one text)",
@@ -216,9 +218,7 @@ def load(
 def _used(options: dict[str, Any], spec: TaskSpec, held_out: bool) -> dict[str, Any]:
     """The options that had a say, with the problem that was decided on."""
     used = {key: value for key, value in options.items() if value is not None}
-    used["problem"] = spec.problem_type.removeprefix("single_label_").removesuffix(
-        "_classification" if spec.problem_type.startswith("multi") else ""
-    )
+    used["problem"] = _PROBLEM[spec.problem_type]
     idle = {
         "holdout_seed": not held_out,
         "unit": spec.modality != "text",

@@ -113,6 +113,11 @@ def csv_delimiter(path: Path) -> str:
     return max(",;\t", key=lambda sign: (line.count(sign) > 0, sign == ",", line.count(sign)))
 
 
+def _allow_long_fields() -> None:
+    """Python's CSV reader refuses texts of more than 128 KiB unless told otherwise; documents may be longer."""
+    csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))
+
+
 def _csv_kinds(path: Path, delimiter: str) -> dict[str, str]:
     import pyarrow.csv as pacsv
 
@@ -126,6 +131,7 @@ def _csv_kinds(path: Path, delimiter: str) -> dict[str, str]:
         start = file.read(2 * 2**20)
         if len(start) == 2 * 2**20:
             start = start[: start.rfind(b"\n") + 1]
+    _allow_long_fields()
     rows = csv.reader(io.StringIO(decode(start, path.name), newline=""), delimiter=delimiter)
     next(rows, None)
     sample = [row for _, row in zip(range(200), rows, strict=False) if len(row) == len(names)]
@@ -235,13 +241,13 @@ def column(name: str, kinds: dict[str, str], where: str, option: str) -> str:
         return name
     found = list(kinds)
     shown = ", ".join(found[:20]) + (f" and {len(found) - 20} more" if len(found) > 20 else "")
-    raise ValueError(f"{where} has no column {name!r} ({option}).{nearest(name, found)} Its columns: {shown}.")
+    raise ValueError(f"{where} has no column {name!r} ({option}).{nearest(str(name), found)} Its columns: {shown}.")
 
 
 def _label_column(options: dict[str, Any], kinds: dict[str, str], where: str) -> str:
     if options["label"] is not None:
         return column(options["label"], kinds, where, "label")
-    found = [name for name in kinds if name.lower() in LABEL_NAMES]
+    found = [name for name in kinds if name.strip().lower() in LABEL_NAMES]
     if len(found) == 1:
         return found[0]
     shown = ", ".join(list(kinds)[:20]) + (f" and {len(kinds) - 20} more" if len(kinds) > 20 else "")
@@ -302,10 +308,15 @@ def _named_inputs(wanted: Any, kinds: dict[str, str], free: dict[str, str], wher
 
 
 def _found_inputs(free: dict[str, str], where: str) -> tuple[list[str], list[str]]:
-    counters = [name for name, kind in free.items() if kind == "number" and name.strip().lower() in COUNTER_NAMES]
+    countable = {name for name, kind in free.items() if kind in ("number", "empty")}
+    counters = [name for name in free if name in countable and name.strip().lower() in COUNTER_NAMES]
     numbers = [name for name, kind in free.items() if kind in ("number", "empty") and name not in counters]
     others = [name for name, kind in free.items() if kind not in ("number", "empty")]
-    notes = [f"Column {', '.join(map(repr, counters))} counts the rows and is left out."] if counters else []
+    notes = (
+        [f"Column {', '.join(map(repr, counters))} is left out, as its name says that it counts the rows."]
+        if counters
+        else []
+    )
     if numbers and not others:
         return numbers, notes
     if len(others) == 1 and not numbers:
@@ -352,6 +363,7 @@ def explain_csv(path: Path, plan: Plan) -> None:
             for number, line in enumerate(file, start=1):
                 yield decode_line(line, path, number)
 
+    _allow_long_fields()
     rows = csv.reader(lines(), delimiter=plan.delimiter)
     header = next(rows, [])
     for name in plan.columns if plan.label else ():

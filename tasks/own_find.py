@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .own_columns import TABLE_SUFFIXES, suffix_of
+from .own_columns import CSV_SUFFIXES, JSON_SUFFIXES, TABLE_SUFFIXES, suffix_of
 from .own_files import ARRAY_SUFFIXES, SERIES_SUFFIXES, array_source, class_files, folder_source, series_source
 from .own_rows import Source
 from .own_splits import SPLIT_WORDS, split_of_name, split_word
@@ -43,7 +43,8 @@ def find_source(data: str, root: Path | None, options: dict[str, Any]) -> Source
 def _check_file(path: Path) -> None:
     """Refuse archives, empty files and kinds that cannot be read."""
     endings = {suffix.lower() for suffix in path.suffixes[-2:]}
-    if path.suffix.lower() in ARCHIVES or ".tar" in endings:
+    is_packed = path.suffix.lower() == ".gz" and suffix_of(path) not in (*CSV_SUFFIXES, *JSON_SUFFIXES)
+    if path.suffix.lower() in ARCHIVES or ".tar" in endings or is_packed:
         raise ValueError(f"{path.name} is an archive; unpack it and give the file or folder inside.")
     if not path.stat().st_size:
         raise ValueError(f"{path.name} is empty; give a file with examples.")

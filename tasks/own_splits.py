@@ -93,6 +93,7 @@ def decide_targets(raw: Sequence[Sequence[str]], has_lists: bool, problem: str, 
     note = ""
     if problem == "auto":
         problem = "classification"
+        _refuse_words_among_fractions(names)
         distinct = set(map(canonical, set(names))) if numeric else set()
         fractions = [name for name in distinct if float(name) != int(float(name))]
         most = max(20, len(names) // 10)
@@ -122,6 +123,18 @@ def decide_targets(raw: Sequence[Sequence[str]], has_lists: bool, problem: str, 
         )
     ids = {label: index for index, label in enumerate(labels)}
     return Targets("single_label_classification", tuple(labels), np.array([ids[name] for name in names]), note)
+
+
+def _refuse_words_among_fractions(names: Sequence[str]) -> None:
+    distinct = set(names)
+    fractions = [name for name in distinct if is_number(name) and float(name) % 1]
+    words = sorted(name for name in distinct if not is_number(name))
+    if words and 2 * len(fractions) > len(distinct):
+        raise ValueError(
+            f"The label {words[0]!r} stands among numbers such as {sorted_names(fractions)[0]}; correct it or remove "
+            f"its "
+            f"row, or set problem=classification to take every label as a word."
+        )
 
 
 def _several(raw: Sequence[Sequence[str]], has_lists: bool, separator: str) -> Targets:

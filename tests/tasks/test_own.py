@@ -168,7 +168,10 @@ def test_columns_keep_their_order_and_can_be_named(tmp_path: Path) -> None:
     assert load(data=path, input="a*").spec.length == 2
     path.write_text("id,b,label\n" + "".join(f"{i},{i / 2},{i % 2}\n" for i in range(12)))
     task = load(data=path)
-    assert task.spec.length == 1 and "Column 'id' counts the rows and is left out." in task.spec.notes
+    assert (
+        task.spec.length == 1
+        and "Column 'id' is left out, as its name says that it counts the rows." in task.spec.notes
+    )
 
 
 def test_long_csv(tmp_path: Path) -> None:
@@ -375,6 +378,9 @@ def test_numbers_are_classes_or_targets(tmp_path: Path) -> None:
             with_labels([i % 2 for i in range(20)], **options)
     with pytest.raises(ValueError, match="The label 'x' is no number, as problem='regression' needs"):
         with_labels([1, 2, "x", 4], problem="regression")
+    message = "The label 'inf' stands among numbers such as 0.5; correct it or remove its row"
+    with pytest.raises(ValueError, match=message):
+        with_labels([*(i + 0.5 for i in range(30)), "inf"])
     with pytest.raises(ValueError, match="Every target is 3; there is nothing to predict"):
         with_labels([3] * 9, problem="regression")
     with pytest.raises(ValueError, match="a label of its own"):
@@ -447,6 +453,81 @@ def test_large_files_are_read_in_blocks(tmp_path: Path, monkeypatch: pytest.Monk
     path.write_text(path.read_text().replace("1100.1", "oops"))
     with pytest.raises(ValueError, match="x.csv, row 1101, column 'p1': 'oops' is not a number"):
         load(data=path)
+
+
+def _make(form: str, folder: Path) -> dict[str, Any]:
+    """Forty examples in one of the forms; the options to load them."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    random = np.random.RandomState(0)
+    count = 40
+    labels = ["ab"[i % 2] for i in range(count)]
+    if form in ("texts", "sounds", "images"):
+        _make_files(form, folder, labels)
+        return {"data": folder}
+    if form == "npy":
+        np.save(folder / "x.npy", random.randn(count, 5, 2))
+        np.save(folder / "y.npy", np.arange(count) % 2)
+        return {"data": folder}
+    if form == "long":
+        lines = [f"{i},{step},{random.randn()},{labels[i]}\n" for step in range(3) for i in range(count)]
+        (folder / "x.csv").write_text("id,t,v,label\n" + "".join(lines))
+        return {"data": folder / "x.csv", "id": "id", "time": "t"}
+    if form == "several":
+        written = [{"v": random.randn(2 + i % 2).tolist(), "label": [["a"], ["a", "b"]][i % 2]} for i in range(count)]
+        (folder / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in written))
+        return {"data": folder / "x.jsonl"}
+    columns: dict[str, Any] = {"v": [random.randn(3 + i % 2, 2).tolist() for i in range(count)]}
+    options: dict[str, Any] = {"data": folder / "x.parquet"}
+    if form == "words":
+        columns = {"v": [["(", f"w{i}", ")"] for i in range(count)]}
+    elif form == "samples":
+        columns = {"v": [random.randint(-99, 99, 4 + i % 2).tolist() for i in range(count)]}
+        options["sampling_rate"] = 8000
+    pq.write_table(pa.table({**columns, "label": labels}), folder / "x.parquet")
+    return options
+
+
+def _make_files(form: str, folder: Path, labels: list[str]) -> None:
+    from PIL import Image
+
+    random = np.random.RandomState(0)
+    for index, label in enumerate(labels):
+        path = folder / label / f"{index:02d}"
+        path.parent.mkdir(exist_ok=True)
+        if form == "texts":
+            path.with_suffix(".txt").write_text(f"text {index}")
+        elif form == "sounds":
+            wav(path.with_suffix(".wav"), random.randint(-99, 99, 5 + index % 3).astype("<i2"))
+        else:
+            Image.fromarray(random.randint(0, 255, (3, 2, 3)).astype(np.uint8)).save(path.with_suffix(".png"))
+
+
+@pytest.mark.parametrize(
+    "form", ["texts", "sounds", "images", "npy", "long", "several", "lists", "words", "samples", "hub"]
+)
+def test_blocks_and_at_once_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    import datasets
+
+    monkeypatch.setenv("NEVERSCRATCH_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "data"
+    folder.mkdir()
+    options = _make("lists" if form == "hub" else form, folder)
+    if form == "hub":
+        read = datasets.Dataset.from_parquet(str(options["data"]), cache_dir=str(tmp_path / "hub"))
+        monkeypatch.setattr(datasets, "load_dataset", lambda path, name: datasets.DatasetDict(train=read))
+        options["data"] = "org/name"
+    at_once = load(**options)
+    monkeypatch.setattr("neverscratch.tasks.own.SMALL_BYTES", 0)
+    streamed, again = load(**options), load(**options)
+    assert at_once.sizes == streamed.sizes == {"train": 28, "validation": 4, "test": 8}
+    assert at_once.spec == streamed.spec == again.spec
+    for part, split in at_once.splits.items():
+        for row, other, third in zip(split, streamed.splits[part], again.splits[part], strict=True):
+            for name in split.column_names:
+                np.testing.assert_array_equal(row[name], other[name])
+                np.testing.assert_array_equal(row[name], third[name])
 
 
 @shared
@@ -535,7 +616,8 @@ def test_series_of_the_archives() -> None:
     motions = load(data=SHARED / "ts" / "BasicMotions")
     assert motions.spec.labels == ("Badminton", "Running", "Standing", "Walking")
     assert (motions.spec.num_channels, motions.spec.length, motions.sizes["test"]) == (6, 100, 40)
-    covid = load(data=SHARED / "ts" / "Covid3Month")
+    with pytest.warns(UserWarning, match="3 inputs of validation and test are also in an earlier part"):
+        covid = load(data=SHARED / "ts" / "Covid3Month")
     assert covid.spec.labels is None and covid.spec.metric == "rmse" and covid.sizes["test"] == 61
     heart = load(data=SHARED / "bidmc_like" / "HR")
     assert heart.spec.problem_type == "regression" and heart.spec.num_channels == 2 and heart.spec.length == 4000

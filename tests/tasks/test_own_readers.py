@@ -72,9 +72,10 @@ def test_archives_are_never_opened(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "x.tar.gz", "w:gz") as archive_file:
         member = tarfile.TarInfo("../outside.csv")
         archive_file.addfile(member, io.BytesIO())
-    for name in ("x.zip", "x.tar.gz"):
+    (tmp_path / "x.parquet.gz").write_bytes(gzip.compress(b"packed"))
+    for name in ("x.zip", "x.tar.gz", "x.parquet.gz"):
         refuse(tmp_path / name, f"{name} is an archive; unpack it and give the file or folder inside.")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.tar.gz", "x.zip"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.parquet.gz", "x.tar.gz", "x.zip"]
     assert not (tmp_path.parent / "outside.csv").exists()
 
 
@@ -247,6 +248,9 @@ def test_texts_in_tables(tmp_path: Path) -> None:
     task = load(data=csv(path, good, "text,label\n"))
     assert sorted(text for split in task.splits.values() for text in split["text"][:])[0] == 'a "quoted",\nword 0'
     refuse(csv(path, good + ",a\n", "text,label\n"), "x.csv, row 21: the text is empty")
+    task = load(data=csv(path, good + f"{'long ' * 100_000},a\n" + good.replace("word", "term"), "text,label\n"))
+    assert task.spec.length == 500_000
+    refuse(csv(path, f"{'long ' * 100_000},a\n" + good + "a,b,c\n", "text,label\n"), "x.csv, row 22: 3 field(s)")
 
 
 def test_json_lines(tmp_path: Path) -> None:
