@@ -183,7 +183,7 @@ def load(
     """
     options = {key: value for key, value in locals().items() if key not in ("name", "data_dir", "data")}
     _check_options(options)
-    if data is None and data_dir is None:
+    if (data is None and data_dir is None) or (data is not None and not str(data).strip()):
         raise ValueError("Task 'own' needs data: a file, a folder, or owner/name of a set of the Hub.")
     source = find_source("" if data is None else str(data), data_dir, options)
     by_part = _read(source)
@@ -200,7 +200,7 @@ def load(
         given = np.array(meta["part"], dtype=object)
     absent = [part for part in SPLITS if not (given == part).any()]
     if "train" in absent:
-        raise ValueError(f"Column {split or 'split'!r} names no row train; models need a training part.")
+        raise ValueError(f"Column {split or 'split'!r} names no training row; models need a training part.")
     parts = assign(given, absent, targets, groups, holdout_seed)
     check_parts(parts, targets, groups, bool(absent))
 

@@ -7,6 +7,7 @@ import fnmatch
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,9 @@ LABEL_NAMES = ("label", "labels", "class", "target", "y")
 COUNTER_NAMES = ("", "id", "index", "row", "unnamed: 0", "example_id", "__index_level_0__")
 BLOCK_BYTES = 8 * 2**20
 BLOCK_ROWS = 512
+
+_DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
+_LINE_ENDS = "{}: a line ends in a bare carriage return; save the file with the line ends of Unix or Windows."
 
 
 @dataclass(frozen=True)
@@ -118,23 +122,38 @@ def _allow_long_fields() -> None:
     csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))
 
 
+def _csv_sample(path: Path, delimiter: str, width: int) -> tuple[list[list[str]], bytes]:
+    """Up to 200 rows of `width` fields, and the bytes that they were found in."""
+    _allow_long_fields()
+    size = 2 * 2**20
+    while True:
+        with open_bytes(path) as file:
+            start = file.read(size)
+        whole = start[: start.rfind(b"\n") + 1] if len(start) == size else start
+        rows = csv.reader(io.StringIO(decode(whole, path.name), newline=""), delimiter=delimiter)
+        try:
+            next(rows, None)
+            sample = [row for _, row in zip(range(200), rows, strict=False) if len(row) == width]
+        except csv.Error:
+            raise ValueError(_LINE_ENDS.format(path.name)) from None
+        if sample or len(start) < size:
+            return sample, start
+        size *= 8
+
+
 def _csv_kinds(path: Path, delimiter: str) -> dict[str, str]:
     import pyarrow.csv as pacsv
 
     with open_bytes(path) as file:
         header = decode(file.readline(), path.name).rstrip("\r\n")
-    names = next(csv.reader([header], delimiter=delimiter), [])
+    try:
+        names = next(csv.reader([header], delimiter=delimiter), [])
+    except csv.Error:
+        raise ValueError(_LINE_ENDS.format(path.name)) from None
     twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     if twice:
         raise ValueError(f"{path.name}: the header has {twice[0]!r} more than once; give every column its own name.")
-    with open_bytes(path) as file:
-        start = file.read(2 * 2**20)
-        if len(start) == 2 * 2**20:
-            start = start[: start.rfind(b"\n") + 1]
-    _allow_long_fields()
-    rows = csv.reader(io.StringIO(decode(start, path.name), newline=""), delimiter=delimiter)
-    next(rows, None)
-    sample = [row for _, row in zip(range(200), rows, strict=False) if len(row) == len(names)]
+    sample, start = _csv_sample(path, delimiter, len(names))
     if not sample:
         if start.count(b"\n") > 1:
             explain_csv(path, Plan("texts", (), "", delimiter=delimiter))
@@ -145,6 +164,11 @@ def _csv_kinds(path: Path, delimiter: str) -> dict[str, str]:
         cells = [row[place] for row in sample if row[place] not in null]
         numbers = sum(map(is_number, cells))
         # A few words among numbers are mistakes to be named, not a column of texts.
+        commas = [cell for cell in cells if _DECIMAL_COMMA.fullmatch(cell)]
+        if 2 * len(commas) > len(cells):
+            raise ValueError(
+                f"{path.name}, column {name!r}: numbers such as {commas[0]!r} have a decimal comma; write a point."
+            )
         kinds[name] = "empty" if not cells else "number" if 2 * numbers > len(cells) else "text"
     return kinds
 
@@ -167,8 +191,7 @@ def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if not isinstance(row, dict):
                 raise ValueError(
                     f"{path.name}, line {number}: a {type(row).__name__}, but each line must hold one object with "
-                    f"named "
-                    f"columns."
+                    f"named columns."
                 )
             yield number, row
 
@@ -354,9 +377,6 @@ def explain_csv(path: Path, plan: Plan) -> None:
     Raises:
         ValueError: With row and column.
     """
-    import pyarrow.csv as pacsv
-
-    null = set(pacsv.ConvertOptions().null_values)
 
     def lines() -> Iterator[str]:
         with open_bytes(path) as file:
@@ -365,6 +385,16 @@ def explain_csv(path: Path, plan: Plan) -> None:
 
     _allow_long_fields()
     rows = csv.reader(lines(), delimiter=plan.delimiter)
+    try:
+        _explain_rows(path, plan, rows)
+    except csv.Error:
+        raise ValueError(_LINE_ENDS.format(path.name)) from None
+
+
+def _explain_rows(path: Path, plan: Plan, rows: Iterator[list[str]]) -> None:
+    import pyarrow.csv as pacsv
+
+    null = set(pacsv.ConvertOptions().null_values)
     header = next(rows, [])
     for name in plan.columns if plan.label else ():
         column(name, dict.fromkeys(header, ""), path.name, "as in the first file")
@@ -380,8 +410,7 @@ def explain_csv(path: Path, plan: Plan) -> None:
             if cell not in null and not is_number(cell) and cell.lower().lstrip("+-") not in ("inf", "infinity"):
                 raise ValueError(
                     f"{path.name}, row {number}, column {header[place]!r}: {cell!r} is not a number; correct it, or "
-                    f"name "
-                    f"the columns of the series in input."
+                    f"name the columns of the series in input."
                 )
 
 
@@ -393,8 +422,7 @@ def check_part(value: Any, plan: Plan, where: str) -> str | None:
     if part is None:
         raise ValueError(
             f"{where}, column {plan.split!r}: {value!r} names no part; write train, validation or test, or name "
-            f"another "
-            f"column in split."
+            f"another column in split."
         )
     return part
 

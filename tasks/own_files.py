@@ -120,8 +120,7 @@ def _check_arrays(x: np.ndarray, y: np.ndarray, where: str) -> None:
     if x.ndim not in (2, 3) or x.dtype.kind not in "iufb":
         raise ValueError(
             f"{where}: x has shape {x.shape} and type {x.dtype}; it must hold numbers, (series, steps) or (series, "
-            f"steps, "
-            f"channels)."
+            f"steps, channels)."
         )
     if len(x) != len(y):
         raise ValueError(f"{where}: x has {len(x)} series and y {len(y)} labels; each series needs one.")

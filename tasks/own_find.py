@@ -35,8 +35,7 @@ def find_source(data: str, root: Path | None, options: dict[str, Any]) -> Source
         return _hub_source(data, options)
     raise FileNotFoundError(
         f"data={str(path)!r} is no file or folder; give a file ({', '.join(FORMATS)}), a folder, or the name of a set "
-        f"of "
-        f"the Hub, owner/name."
+        f"of the Hub, owner/name."
     )
 
 
@@ -51,8 +50,7 @@ def _check_file(path: Path) -> None:
     if suffix_of(path) not in (*_DATA_SUFFIXES, OLD_SERIES):
         raise ValueError(
             f"{path.name} is of no kind that can be read; give one of {', '.join(FORMATS)}, or a folder of text, "
-            f"sound or "
-            f"image files."
+            f"sound or image files."
         )
 
 
@@ -123,8 +121,7 @@ def _dir_source(folder: Path, options: dict[str, Any]) -> Source:
     if len(files) > 1:
         raise ValueError(
             f"{folder} holds several files ({', '.join(path.name for path in files[:6])}); name one in data, or name "
-            f"them "
-            f"train, validation and test."
+            f"them train, validation and test."
         )
     classes, skipped = class_files(folder, folder)
     if not classes:

@@ -89,8 +89,7 @@ def long_examples(shards: list[Any], plan: Plan, channels: int | None = None) ->
                 row = order[1:][same].min()
                 raise ValueError(
                     f"{name}, {unit} {row + 1}: {plan.id} {id_values[ids[row]]!r} has time {times[row]} more than "
-                    f"once; "
-                    f"keep one row for each id and time."
+                    f"once; keep one row for each id and time."
                 )
         ends = np.flatnonzero(np.diff(ids[order], append=-1)) + 1
         values = np.stack([table[item].to_numpy() for item in plan.inputs], axis=1)

@@ -126,7 +126,7 @@ def label_names(label: Any, where: str) -> tuple[list[str], bool]:
             f"{where}: the label is a {type(label).__name__}; use a word, a number, or a list of words for several "
             f"labels."
         )
-    return [str(label)], False
+    return [_whole_characters(str(label), where)], False
 
 
 def decode(data: bytes, where: str) -> str:
@@ -153,7 +153,18 @@ def check_text(value: Any, where: str) -> str:
         raise ValueError(f"{where}: a text is expected, but this is a {_kind(value)}; give every row a text.")
     if not value:
         raise ValueError(f"{where}: the text is empty; every example needs a character, remove the row.")
-    return value
+    return _whole_characters(value, where)
+
+
+def _whole_characters(text: str, where: str) -> str:
+    """Refuse half a character (a lone surrogate, which JSON can write): no file can hold it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{where}: character {error.start + 1} is half a surrogate pair ({text[error.start]!r}); correct the text."
+        ) from None
+    return text
 
 
 def check_symbols(value: Any, where: str) -> list[str]:
@@ -162,7 +173,7 @@ def check_symbols(value: Any, where: str) -> list[str]:
         raise ValueError(f"{where}: a list of words is expected, but this is a {_kind(value)}.")
     if not value:
         raise ValueError(f"{where}: the list is empty; every example needs a symbol, remove the row.")
-    return value
+    return [_whole_characters(symbol, where) for symbol in value]
 
 
 def _kind(value: Any) -> str:
@@ -226,12 +237,14 @@ def sound_of(samples: np.ndarray) -> np.ndarray:
 def _numbers(values: Any, where: str) -> np.ndarray:
     try:
         array = np.asarray(values)
+        if array.dtype == object and array.ndim in (1, 2):
+            # `None` stands for a missing number in JSON and Arrow.
+            if all(item is None or isinstance(item, (int, float)) for item in array.ravel()):
+                array = array.astype(np.float64)
     except ValueError:
         array = None
-    if array is not None and array.dtype == object and array.ndim in (1, 2):
-        # `None` stands for a missing number in JSON and Arrow.
-        if all(item is None or isinstance(item, (int, float)) for item in array.ravel()):
-            array = array.astype(np.float64)
+    except OverflowError:
+        raise ValueError(f"{where}: a whole number is too large for 32-bit floats; rescale the data.") from None
     if array is None or array.dtype == object or array.dtype.kind not in "iufb" or array.ndim not in (1, 2):
         flat = list(_leaves(values))
         odd = next((item for item in flat if not isinstance(item, (int, float, np.number))), None)

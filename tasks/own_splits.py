@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,11 +119,25 @@ def decide_targets(raw: Sequence[Sequence[str]], has_lists: bool, problem: str, 
     if len(labels) == len(names) > 2:
         raise ValueError(
             f"Each of the {len(names)} examples has a label of its own, so there is nothing to learn; is label the "
-            f"right "
-            f"column? For numbers to predict, set problem=regression."
+            f"right column? For numbers to predict, set problem=regression."
         )
+    _warn_of_lookalikes(labels)
     ids = {label: index for index, label in enumerate(labels)}
     return Targets("single_label_classification", tuple(labels), np.array([ids[name] for name in names]), note)
+
+
+def _warn_of_lookalikes(labels: Sequence[str]) -> None:
+    alike: dict[str, list[str]] = {}
+    for label in labels:
+        alike.setdefault(label.strip().casefold(), []).append(label)
+    pairs = [found for found in alike.values() if len(found) > 1]
+    if pairs:
+        warnings.warn(
+            f"{len(pairs)} label(s) are written in more than one way, such as {' and '.join(map(repr, pairs[0]))}; "
+            f"they "
+            f"count as different classes, write them alike if they are one.",
+            stacklevel=4,
+        )
 
 
 def _refuse_words_among_fractions(names: Sequence[str]) -> None:
@@ -132,8 +147,7 @@ def _refuse_words_among_fractions(names: Sequence[str]) -> None:
     if words and 2 * len(fractions) > len(distinct):
         raise ValueError(
             f"The label {words[0]!r} stands among numbers such as {sorted_names(fractions)[0]}; correct it or remove "
-            f"its "
-            f"row, or set problem=classification to take every label as a word."
+            f"its row, or set problem=classification to take every label as a word."
         )
 
 
@@ -178,8 +192,7 @@ def assign(
     if len(rows) < len(wanted) + 1:
         raise ValueError(
             f"{len(rows)} example(s) cannot be divided into train and {' and '.join(wanted)}; give more, or files "
-            f"named "
-            f"train, validation and test."
+            f"named train, validation and test."
         )
     if groups is not None:
         own = np.array(groups)[rows]
@@ -193,8 +206,7 @@ def assign(
         if size < 1:
             raise ValueError(
                 f"{len(rows)} examples of {len(targets.names or ())} labels leave none for {part}; give more "
-                f"examples, or "
-                f"files named train, validation and test."
+                f"examples, or files named train, validation and test."
             )
         parts[rows[order[start : start + size]]] = part
         start += size

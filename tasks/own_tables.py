@@ -34,6 +34,8 @@ from .own_files import embedded_rate, read_embedded
 from .own_rows import Source, check_series, check_symbols, check_text, make_example, sound_of
 
 BLOCK_BYTES = 8 * 2**20
+# A text of a CSV must fit into a block.
+TEXT_BLOCK_BYTES = 32 * 2**20
 BLOCK_ROWS = 512
 # Key of the line numbers in a block of JSON; no column is called so.
 LINES = "\0line"
@@ -95,7 +97,7 @@ def _csv_blocks(path: Path, plan: Plan) -> Iterator[dict[str, Any]]:
         with open_bytes(path) as file:
             reader = pacsv.open_csv(
                 file,
-                read_options=pacsv.ReadOptions(block_size=BLOCK_BYTES),
+                read_options=pacsv.ReadOptions(block_size=BLOCK_BYTES if numbers else TEXT_BLOCK_BYTES),
                 parse_options=parse,
                 convert_options=convert,
             )
@@ -103,6 +105,11 @@ def _csv_blocks(path: Path, plan: Plan) -> Iterator[dict[str, Any]]:
                 yield {name: batch.column(name) for name in plan.columns}
     except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError) as error:
         explain_csv(path, plan)
+        if "straddl" in str(error):
+            raise ValueError(
+                f"{path.name}: a row is longer than {TEXT_BLOCK_BYTES >> 20} MiB; save such texts as Parquet or as "
+                f"files."
+            ) from None
         raise ValueError(f"{path.name}: {error}") from None
 
 

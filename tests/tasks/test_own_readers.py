@@ -474,3 +474,34 @@ def test_numbered_files_are_one_part(tmp_path: Path) -> None:
             pq.write_table(rows, tmp_path / f"{part}-{index:05d}-of-{count:05d}.parquet")
     task = load(data=tmp_path)
     assert task.sizes == {"train": 18, "validation": 2, "test": 10} and set(task.splits) == set(SPLITS)
+
+
+def test_labels_that_look_alike_are_pointed_out(tmp_path: Path) -> None:
+    path = csv(tmp_path / "x.csv", "".join(f"{i},{i / 2},{['yes', 'no', 'Yes '][i % 3]}\n" for i in range(30)))
+    with pytest.warns(UserWarning, match="1 label.s. are written in more than one way, such as 'Yes ' and 'yes'"):
+        assert load(data=path).spec.labels == ("Yes ", "no", "yes")
+
+
+def test_files_of_other_habits(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    text = "p0,p1,label\n" + GOOD
+    path.write_bytes(text.replace("\n", "\r").encode())
+    refuse(path, "x.csv: a line ends in a bare carriage return")
+    path.write_bytes(text.encode("utf-16"))
+    refuse(path, "x.csv, line 1: byte 1 (0xff) is no UTF-8")
+    path.write_text(text.replace(",", ";").replace(".", ","))
+    refuse(path, "x.csv, column 'p1': numbers such as '0,0' have a decimal comma; write a point.")
+    path.write_text(text.replace("\n", "\n\n").replace("label\n", "label\n\n"))
+    assert sum(load(data=path).sizes.values()) == 20
+    path.write_text("".join(line + ",\n" for line in text.splitlines()))
+    assert load(data=path).spec.length == 2
+    # Documents longer than what is looked at first.
+    path.write_text("text,label\n" + "".join(f"{i}{'x' * 3_000_000},{'ab'[i % 2]}\n" for i in range(6)))
+    assert load(data=path).spec.length == 3_000_001
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"t": "a\\ud800", "label": 1}\n')
+    refuse(path, "x.jsonl, line 1: character 2 is half a surrogate pair")
+    path.write_text(json.dumps({"v": [10**400, 1], "label": 1}) + "\n")
+    refuse(path, "x.jsonl, line 1: a whole number is too large for 32-bit floats")
+    with pytest.raises(ValueError, match="needs data"):
+        load(data="")
