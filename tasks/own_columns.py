@@ -94,6 +94,8 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
 def kind_of_type(kind: pa.DataType) -> str:
     import pyarrow as pa
 
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind_of_type(kind.storage_type)
     if pa.types.is_dictionary(kind):
         return kind_of_type(kind.value_type)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):

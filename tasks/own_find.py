@@ -170,7 +170,7 @@ def _hub_source(name: str, options: dict[str, Any]) -> Source:
     """The parts of a set of the Hub. This is the only place that may go to the network, and only for a name given."""
     import datasets
 
-    from .own_tables import table_source, with_names
+    from .own_tables import table_source
 
     try:
         loaded = datasets.load_dataset(name, name=options["subset"])
@@ -194,10 +194,6 @@ def _hub_source(name: str, options: dict[str, Any]) -> Source:
     if "train" not in parts:
         raise ValueError(f"{name} has the parts {', '.join(found)}, but none called train.")
     source = table_source(parts, options)
-    plan = source.constants["plan"]
-    feature = parts["train"][0].features[plan.label]
-    feature = getattr(feature, "feature", feature)
-    source.constants["plan"] = with_names(plan, getattr(feature, "names", None))
     left_out = [split for split in found if split_word(split) is None]
     source.notes += [f"Part {', '.join(left_out)} is left out."] if left_out else []
     return source

@@ -6,7 +6,7 @@ column of ids is named ("long" tables). Rows are counted from 1, without the hea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def blocks(source: Any, plan: Plan) -> Iterator[dict[str, Any]]:
     """Blocks of rows, as column -> Arrow array or list; of JSON also the line numbers."""
     if not isinstance(source, Path):
         for table in source.with_format("arrow").iter(batch_size=BLOCK_ROWS):
-            yield {name: table[name].combine_chunks() for name in plan.columns}
+            yield {name: _plain(table[name].combine_chunks()) for name in plan.columns}
         return
     suffix = suffix_of(source)
     if suffix == ".parquet":
@@ -63,6 +63,25 @@ def blocks(source: Any, plan: Plan) -> Iterator[dict[str, Any]]:
         yield from _csv_blocks(source, plan)
 
 
+def _plain(values: Any) -> Any:
+    """The lists under an extension type, such as the arrays of `datasets`."""
+    return getattr(values, "storage", values)
+
+
+def _label_names(source: Any, label: str) -> list[str] | None:
+    """Names of label ids, where a Hub set or a Parquet file written by `datasets` has them."""
+    import datasets
+
+    if isinstance(source, Path):
+        if suffix_of(source) != ".parquet":
+            return None
+        features = datasets.Features.from_arrow_schema(open_parquet(source).schema_arrow)
+    else:
+        features = source.features
+    feature = getattr(features[label], "feature", features[label])
+    return getattr(feature, "names", None)
+
+
 def _json_block(lines: list[tuple[int, dict[str, Any]]], plan: Plan) -> dict[str, Any]:
     block: dict[str, Any] = {name: [row.get(name) for _, row in lines] for name in plan.columns}
     return {**block, LINES: [number for number, _ in lines]}
@@ -77,7 +96,7 @@ def _parquet_blocks(path: Path, plan: Plan) -> Iterator[dict[str, Any]]:
         column(name, have, path.name, "as in the first file")
     try:
         for batch in file.iter_batches(batch_size=BLOCK_ROWS, columns=plan.columns):
-            yield {name: batch.column(name) for name in plan.columns}
+            yield {name: _plain(batch.column(name)) for name in plan.columns}
     except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(f"{path.name} is damaged ({str(error).split('.')[0]}); copy it again.") from None
 
@@ -245,6 +264,8 @@ def table_source(parts: dict[str, list[Any]], options: dict[str, Any]) -> Source
     is_csv = isinstance(first, Path) and suffix_of(first) in (*CSV_SUFFIXES, ".tsv")
     delimiter = csv_delimiter(first) if is_csv else ","
     plan, notes = make_plan(table_kinds(first, delimiter), options, source_name(first), delimiter)
+    names = _label_names(first, plan.label)
+    plan = plan if names is None else replace(plan, names=tuple(names))
     if plan.split is not None and len(parts) > 1:
         if options["split"] is not None:
             raise ValueError(
@@ -267,8 +288,3 @@ def table_source(parts: dict[str, list[Any]], options: dict[str, Any]) -> Source
         notes=notes,
         fixed_length=len(plan.inputs) if plan.kind == "columns" and plan.missing != "trim" else None,
     )
-
-
-def with_names(plan: Plan, names: Sequence[str] | None) -> Plan:
-    """The plan with names of label ids."""
-    return plan if names is None else replace(plan, names=tuple(names))

@@ -439,6 +439,22 @@ def test_a_set_of_the_hub_only_by_its_name(tmp_path: Path, monkeypatch: pytest.M
     assert len(asked) == 2
 
 
+def test_parquet_of_datasets_with_names_and_arrays(tmp_path: Path) -> None:
+    import datasets
+
+    features = datasets.Features(
+        {"v": datasets.Array2D((3, 2), "float32"), "label": datasets.ClassLabel(names=["no", "yes"])}
+    )
+    values = np.random.RandomState(0).randn(20, 3, 2).astype(np.float32)
+    made = datasets.Dataset.from_dict({"v": list(values), "label": [0, 1] * 10}, features=features)
+    made.to_parquet(str(tmp_path / "x.parquet"))
+    task = load(data=tmp_path / "x.parquet")
+    assert task.spec.labels == ("no", "yes") and task.spec.num_channels == 2
+    for index, (series, label) in rows(task).items():
+        np.testing.assert_array_equal(series, values[index])
+        assert label == ("no", "yes")[index % 2]
+
+
 def test_large_files_are_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NEVERSCRATCH_CACHE", str(tmp_path / "cache"))
     path = wide(tmp_path / "x.csv", rows=1200)
@@ -575,10 +591,15 @@ def test_texts_and_their_baselines() -> None:
 
 @shared
 def test_sounds() -> None:
+    import pyarrow.parquet as pq
+
     calls = load(data=SHARED / "spoken_language", input="audio", label="language", sampling_rate=8000)
     assert calls.sizes == {"train": 154, "validation": 22, "test": 44} and calls.spec.labels == ("en", "fr")
     assert (calls.spec.modality, calls.spec.sampling_rate, calls.spec.length) == ("audio", 8000, 8000)
-    assert calls.splits["train"][0]["audio"].dtype == np.float32
+    written = pq.read_table(SHARED / "spoken_language" / "test.parquet")["audio"].to_pylist()
+    for sound, samples in zip(calls.splits["test"]["audio"][:], written, strict=True):
+        assert sound.dtype == np.float32
+        np.testing.assert_array_equal(sound[:, 0] * 2**15, samples)
     series = load(data=SHARED / "spoken_language", input="audio", label="language")
     assert series.spec.modality == "values" and series.spec.num_channels == 1
     words = load(data=SHARED / "speech_commands")
