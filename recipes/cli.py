@@ -57,6 +57,9 @@ def _settings(settings: list[str] | None, train_size: int | None, **task_options
     for word in task_options.pop("option", None) or []:
         _task_options([word])
         words.append(f"task_options.{word}")
+    # Relative to here, whatever folder a worker is in; the id of a Hub set is no path.
+    if task_options.get("data") and Path(task_options["data"]).exists():
+        task_options["data"] = Path(task_options["data"]).resolve()
     return words + [f"task_options.{name}={json.dumps(str(v))}" for name, v in task_options.items() if v is not None]
 
 

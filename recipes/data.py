@@ -31,16 +31,20 @@ class RawColumn(Sequence):
     def __init__(self, split: datasets.Dataset, name: str, as_array: bool) -> None:
         self.split = split.select_columns([name]).with_format("numpy" if as_array else None)
         self.name = name
+        # What comes out of the files is wider: 16-bit samples must be known as such.
+        self.is_int16 = split.features[name] == datasets.List(datasets.Value("int16"))
 
     def __len__(self) -> int:
         return len(self.split)
 
     def __getitem__(self, index: Any) -> Any:
-        return self.split[index][self.name]
+        value = self.split[index][self.name]
+        return value.astype(np.int16) if self.is_int16 else value
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self.split.iter(batch_size=256):
-            yield from batch[self.name]
+            for value in batch[self.name]:
+                yield value.astype(np.int16) if self.is_int16 else value
 
 
 def is_symbolic(spec: TaskSpec) -> bool:
@@ -74,7 +78,7 @@ class EncodedSplit(torch.utils.data.Dataset):
         self.by_member = by_member and spec.is_pair
         self.input_name = "input_ids" if is_symbolic(spec) else "input_values"
         self.columns = [RawColumn(split, name, spec.unit is None) for name in self.names]
-        label = np.float32 if spec.labels is None else None
+        label = None if spec.problem_type == "single_label_classification" else np.float32
         targets = split.select_columns(["label", "example_id"]).with_format("numpy")
         self.labels = np.asarray(targets["label"][:], dtype=label)
         self.example_ids = np.asarray(targets["example_id"][:], dtype=np.int64)

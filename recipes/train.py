@@ -494,6 +494,9 @@ def _write_predictions(data: StageData, outputs: np.ndarray, references: np.ndar
         for example_id, reference, output in zip(data.splits["test"]["example_id"], references, outputs, strict=True):
             if names is None:
                 writer.writerow([int(example_id), float(reference), float(np.squeeze(output))])
+            elif np.ndim(reference) == 1:
+                found = [";".join(np.array(names)[np.asarray(row) > 0]) for row in (reference - 0.5, output)]
+                writer.writerow([int(example_id), *found])
             else:
                 writer.writerow([int(example_id), names[int(reference)], names[int(output.argmax())]])
 

@@ -21,6 +21,7 @@ _MODULES = {
     "digits": "digits",
     "gunpoint": "ucr",
     "ucr:<Name>": "ucr",
+    "own": "own",
     "lra-listops": "lra_listops",
     "lra-text": "lra_text",
     "lra-retrieval": "lra_retrieval",
@@ -94,7 +95,7 @@ def check_task(name: str, data_dir: str | Path | None = None, **options: Any) ->
     check_seed("split_seed", options.get("split_seed", 0))
     if options.get("train_size") is not None:
         check_train_size(options["train_size"])
-    is_elsewhere = full_name in _SHIPPED or not entry.layout or options.get("hub") is not None
+    is_elsewhere = full_name in _SHIPPED or not entry.layout or any(options.get(key) for key in ("hub", "data"))
     if data_dir is None and not is_elsewhere:
         hint = nearest(full_name, _SHIPPED) if full_name.lower() in map(str.lower, _SHIPPED) else ""
         raise ValueError(

@@ -173,7 +173,10 @@ class Task:
         """Names of the labels that no training example has."""
         if self.spec.labels is None:
             return ()
-        present = set(np.asarray(self.splits["train"]["label"][:]).ravel().tolist())
+        targets = np.asarray(self.splits["train"]["label"][:])
+        if targets.ndim == 2:
+            return tuple(label for label, column in zip(self.spec.labels, targets.T, strict=True) if not column.any())
+        present = set(targets.ravel().tolist())
         return tuple(label for index, label in enumerate(self.spec.labels) if index not in present)
 
 

@@ -151,16 +151,32 @@ def load_metric(name: str, **kwargs: Any) -> LocalMetric:
     return _CLASSES[bare](**kwargs)
 
 
+def _several_labels(name: str, logits: np.ndarray, references: np.ndarray) -> float:
+    """A metric of several labels at once: macro means over the labels; accuracy counts examples with no label wrong."""
+    from sklearn.metrics import f1_score, roc_auc_score
+
+    predictions = logits > 0
+    if name == "accuracy":
+        return float((predictions == references).all(axis=1).mean())
+    if name == "f1_macro":
+        return float(f1_score(references, predictions, average="macro", zero_division=0.0))
+    # Of a label that all or none have there is no curve.
+    told = references.any(axis=0) & ~references.all(axis=0)
+    return float(roc_auc_score(references[:, told], logits[:, told], average="macro")) if told.any() else float("nan")
+
+
 def score_logits(name: str, logits: Any, references: Any) -> float:
     """Compute a metric straight from a model's output on a whole split.
 
     Args:
         name: Metric name, as for `load_metric`.
         logits: (examples, classes) for classification, (examples,) or (examples, 1) for regression.
-        references: Label ids or target values, (examples,).
+        references: Label ids or target values, (examples,); for several labels at once, 0 or 1, (examples, classes).
     """
     metric = load_metric(name)
     logits = np.asarray(logits, dtype=np.float64)
+    if np.ndim(references) == 2 and metric.kind != "value":
+        return _several_labels(metric.metric_name, logits, np.asarray(references) > 0.5)
     if metric.kind == "label":
         predictions = logits.argmax(-1)
     elif metric.kind == "scores":

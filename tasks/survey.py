@@ -85,8 +85,9 @@ def _describe_split(split: datasets.Dataset, spec: TaskSpec, part: str) -> list[
     labels = np.asarray(split.with_format("numpy")["label"][:])
     if spec.labels is None:
         lines.append(f"{'':<11} target mean {labels.mean():.4g}, deviation {labels.std():.4g}")
-    elif spec.problem_type == "single_label_classification":
-        counts = np.bincount(labels, minlength=len(spec.labels))
+    else:
+        is_single = spec.problem_type == "single_label_classification"
+        counts = np.bincount(labels, minlength=len(spec.labels)) if is_single else labels.sum(axis=0).astype(int)
         order = np.argsort(-counts, kind="stable")[:12]
         shown = ", ".join(f"{spec.labels[index]} {counts[index]}" for index in order)
         more = f" and {len(spec.labels) - 12} more" if len(spec.labels) > 12 else ""

@@ -84,6 +84,9 @@ def test_first_example(modality, fields, expected, monkeypatch, tmp_path):
     assert list(stage.splits["test"]["example_id"]) == [20, 21, 22, 23]
     if stage.vocab_size is not None:
         assert max(max(row["input_ids"]) for row in stage.splits["test"]) < stage.vocab_size
+    if modality == "audio":
+        # In raw units 16-bit samples are between -1 and 1.
+        np.testing.assert_allclose(stage.processor.denormalize(example[name])[:, 0], [0, 0.5, -0.5], atol=1e-6)
     # What a checkpoint brings along does the same.
     stage.processor.save_pretrained(tmp_path)
     again = prepare(toy(modality, **fields), monkeypatch, source=tmp_path)
