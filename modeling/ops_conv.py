@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from .ops_ssm import batched_matmul, full_precision_matmul
 
@@ -56,51 +57,65 @@ def _feature_blocks(hidden: int, elements: int, device: torch.device) -> list[sl
 
 
 class _FFTConv(torch.autograd.Function):
-    """Convolution by real FFTs on a circle; the spectra of input and kernel are kept for the backward."""
+    """Convolution by real FFTs on a circle; the spectra of input and kernel are kept for the backward.
+
+    On a CPU a block of features goes through all steps before the next one, kernels included: at 65,536 steps whole
+    spectra would leave the cache at each of them, which took 1.5 times as long.
+    """
 
     @staticmethod
     def forward(ctx: Any, u: Tensor, kernel: Tensor, kernel_backward: Tensor | None, skip: Tensor | None) -> Tensor:
         batch, length, hidden = u.shape
         padded = fast_fft_length(2 * length - 1)
-        # The negative lags stand at the end of the circle; zeros keep them apart from the positive ones.
-        circle = kernel.new_zeros(hidden, padded)
-        circle[:, :length] = kernel
-        if skip is not None:
-            circle[:, 0] += skip
-        if kernel_backward is not None:
-            circle[:, padded - length + 1 :] = kernel_backward[:, : length - 1].flip(1)
         u = _feature_first(u)
-        kernel_spectrum = torch.fft.rfft(circle)[:, None]  # (H, 1, F)
         y = torch.empty_like(u)
         keep = any(ctx.needs_input_grad)
         spectra = []
-        for block in _feature_blocks(hidden, batch * padded, u.device):
+        ctx.blocks = _feature_blocks(hidden, batch * padded, u.device)
+        for block in ctx.blocks:
+            circle = _circle(kernel, kernel_backward, skip, block, padded)
+            kernel_spectrum = torch.fft.rfft(circle)[:, None]  # (h, 1, F)
             spectrum = torch.fft.rfft(u[block], n=padded)  # (h, B, F)
-            y[block] = torch.fft.irfft(spectrum * kernel_spectrum[block], n=padded)[..., :length]
+            y[block] = torch.fft.irfft(spectrum * kernel_spectrum, n=padded)[..., :length]
             if keep:
-                spectra.append(spectrum)
+                spectra += [kernel_spectrum, spectrum]
         ctx.padded, ctx.has = padded, (kernel_backward is not None, skip is not None)
-        ctx.save_for_backward(kernel_spectrum, *spectra)
+        ctx.save_for_backward(*spectra)
         return y.permute(1, 2, 0)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        kernel_spectrum, *spectra = ctx.saved_tensors
-        batch, length, hidden = grad.shape
+        _, length, hidden = grad.shape
         grad = _feature_first(grad)
         grad_u = torch.empty_like(grad)
-        kernel_spectrum = kernel_spectrum.conj_physical()
-        grad_circle = torch.empty_like(kernel_spectrum[:, 0])
-        blocks = _feature_blocks(hidden, batch * ctx.padded, grad.device)
-        for block, spectrum in zip(blocks, spectra, strict=True):
+        positive = grad.new_empty(hidden, length)
+        negative = grad.new_empty(hidden, length - 1) if ctx.has[0] else None
+        spectra = ctx.saved_tensors
+        for block, kernel_spectrum, spectrum in zip(ctx.blocks, spectra[::2], spectra[1::2], strict=True):
             grad_spectrum = torch.fft.rfft(grad[block], n=ctx.padded)
             # A correlation with the kernel, and one with the input summed over the batch.
-            grad_u[block] = torch.fft.irfft(grad_spectrum * kernel_spectrum[block], n=ctx.padded)[..., :length]
-            grad_circle[block] = grad_spectrum.conj_physical_().mul_(spectrum).sum(1)
-        lags = torch.fft.irfft(grad_circle.conj_physical_(), n=ctx.padded)
-        positive, negative = lags[:, :length], lags[:, ctx.padded - length + 1 :]
+            product = grad_spectrum * kernel_spectrum.conj_physical()
+            grad_u[block] = torch.fft.irfft(product, n=ctx.padded)[..., :length]
+            grad_circle = grad_spectrum.conj_physical_().mul_(spectrum).sum(1)
+            lags = torch.fft.irfft(grad_circle.conj_physical_(), n=ctx.padded)
+            positive[block] = lags[:, :length]
+            if negative is not None:
+                negative[block] = lags[:, ctx.padded - length + 1 :]
         return _feature_last(grad_u), *_kernel_gradients(positive, negative, ctx.has)
+
+
+def _circle(kernel: Tensor, kernel_backward: Tensor | None, skip: Tensor | None, block: slice, padded: int) -> Tensor:
+    """The kernels of a block of features on a circle, (h, n): negative lags at its end, zeros between."""
+    part = kernel[block]
+    length = part.shape[1]
+    circle = part.new_zeros(part.shape[0], padded)
+    circle[:, :length] = part
+    if skip is not None:
+        circle[:, 0] += skip[block]
+    if kernel_backward is not None:
+        circle[:, padded - length + 1 :] = kernel_backward[block, : length - 1].flip(1)
+    return circle
 
 
 class _ToeplitzConv(torch.autograd.Function):
@@ -137,12 +152,12 @@ class _ToeplitzConv(torch.autograd.Function):
 
 
 def _kernel_gradients(
-    positive: Tensor, negative: Tensor, has: tuple[bool, bool]
+    positive: Tensor, negative: Tensor | None, has: tuple[bool, bool]
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """From gradients of lags 0 .. L - 1 and -(L - 1) .. -1 to those of kernel, backward kernel and skip."""
     has_backward, has_skip = has
     # The last value of a backward kernel of length L reaches beyond the sequence.
-    grad_backward = torch.nn.functional.pad(negative.flip(1), (0, 1)) if has_backward else None
+    grad_backward = None if negative is None or not has_backward else F.pad(negative.flip(1), (0, 1))
     return positive, grad_backward, positive[:, 0].clone() if has_skip else None
 
 
@@ -189,9 +204,9 @@ def traced_conv(u: Tensor, kernel: Tensor, kernel_backward: Tensor | None = None
     padded = 2 * length
     dtype = torch.promote_types(torch.promote_types(u.dtype, kernel.dtype), torch.float32)
     # Lags 0 .. L - 1, an unused one, then -(L - 1) .. -1.
-    circle = torch.nn.functional.pad(kernel[:, :length].to(dtype), (0, length))
+    circle = F.pad(kernel[:, :length].to(dtype), (0, length))
     if kernel_backward is not None:
-        negative = torch.nn.functional.pad(kernel_backward[:, :length].to(dtype).flip(1), (length, 0))
+        negative = F.pad(kernel_backward[:, :length].to(dtype).flip(1), (length, 0))
         # The value that reaches beyond the sequence stands on the unused lag, where it would meet no input that counts.
         circle = circle + negative
     spectrum = torch.fft.rfft(u.to(dtype).transpose(1, 2), n=padded) * torch.fft.rfft(circle, n=padded)
@@ -226,8 +241,8 @@ def long_conv_reference(
     length = u.shape[1]
     y = torch.zeros_like(u) if skip is None else u * skip
     for lag in range(length):
-        y = y + torch.nn.functional.pad(u[:, : length - lag] * kernel[:, lag], (0, 0, lag, 0))
+        y = y + F.pad(u[:, : length - lag] * kernel[:, lag], (0, 0, lag, 0))
     if kernel_backward is not None:
         for lag in range(1, length):
-            y = y + torch.nn.functional.pad(u[:, lag:] * kernel_backward[:, lag - 1], (0, 0, 0, lag))
+            y = y + F.pad(u[:, lag:] * kernel_backward[:, lag - 1], (0, 0, 0, lag))
     return y

@@ -493,6 +493,9 @@ def _share_out(plan: Plan, pending: list[Shard], out: Path, num_proc: int, tick:
             process.terminate()
         for process in workers.values():
             process.join()
+            # One that is stopped halfway through a file does not come to clean up after itself.
+            for part in out.glob(f"*.{process.pid}.tmp"):
+                part.unlink(missing_ok=True)
 
 
 def _work(pipe: Any, plan: Plan, out: Path) -> None:
