@@ -161,7 +161,10 @@ def family_fields(spec: dict[str, Any], layers: int) -> dict[str, Any]:
             | {"model_type": "gpt_neox", "max_position_embeddings": length, "attn_implementation": "sdpa"}
         },
     }
-    return fields_of.get(spec["subject"], {}) | spec.get("fields", {})
+    chosen = fields_of.get(spec["subject"], {}) | spec.get("fields", {})
+    if chosen.get("position_embedding_type", "learned") != "learned":
+        chosen.pop("max_position_embeddings", None)
+    return chosen
 
 
 def family_config(spec: dict[str, Any]) -> Any:
@@ -174,7 +177,7 @@ def family_config(spec: dict[str, Any]) -> Any:
     layers = spec["layers"] if spec["part"] == "stack" else 1
     values = family_fields(spec, layers)
     if "kernel_length" in {field.name for field in fields(config_class)}:
-        values |= {"kernel_length": spec["length"]}
+        values = {"kernel_length": spec["length"]} | values
     unknown = unknown_fields(config_class, values)
     if unknown:
         raise Unavailable(f"{config_class.__name__} has no {' and '.join(unknown)}")

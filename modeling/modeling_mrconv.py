@@ -90,6 +90,8 @@ class MRConvMixer(ConvolutionMixer):
         if not self.training:
             kernels, bias = self.merged(length)
             return long_conv(u, kernels[0], kernels[1] if is_two_sided else None, skip=self.D) + bias.to(u.dtype)
+        # Convolutions give back (B, L, H) with the positions of a feature side by side; so is everything here.
+        u = u.permute(2, 0, 1).contiguous().permute(1, 2, 0)
         y = u * self.D.to(u.dtype)
         for branch, norm in enumerate(self.norms):
             kernels = fit_length(self.branch_kernel(branch), length)

@@ -1,6 +1,7 @@
 """The Transformer itself, and the parts of the container that need no other family to be tested."""
 
 import math
+from copy import deepcopy
 
 import pytest
 import torch
@@ -193,6 +194,29 @@ def test_checkpointing_moves_the_running_statistics_once(reentrant):
             m(**inputs).loss.backward()
     assert_same(dict(model.named_buffers()), dict(twin.named_buffers()))
     assert model.model.layers[0].mixer_norm.norm.running_mean.any()
+
+
+@pytest.mark.parametrize("is_feature_first", [False, True])
+def test_fused_batch_norm_agrees(is_feature_first):
+    norm = MaskedBatchNorm(4, eps=1e-5).double()
+    norm.init_weights()
+    with torch.no_grad():
+        norm.weight.normal_()
+        norm.bias.normal_()
+    x = torch.randn(4, 3, 7, dtype=torch.float64).permute(1, 2, 0)
+    x = (x if is_feature_first else x.contiguous()).requires_grad_()
+    weight = torch.randn(3, 7, 4, dtype=torch.float64)
+    results = []
+    for mask in (None, torch.ones(3, 7, dtype=torch.bool)):  # fused, and written out
+        copy = deepcopy(norm)
+        y = copy(x, mask, None)
+        grads = torch.autograd.grad((y * weight).sum(), [x, copy.weight, copy.bias])
+        results.append([y, *grads, copy.running_mean, copy.running_var])
+        updated = set()
+        copy(x, mask, updated), copy(x, mask, updated)
+        results[-1].append(copy.running_mean.clone())
+    for fused, plain in zip(*results, strict=True):
+        torch.testing.assert_close(fused, plain, rtol=1e-10, atol=1e-12)
 
 
 def test_padding_changes_nothing_while_batch_norm_trains():
