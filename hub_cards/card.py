@@ -13,9 +13,9 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from .formats import Scale, format_count, format_flops, format_seconds
 from .report import render
 from .runs import MATCHED, SCRATCH, SPT, Run, read_run, scrub
-from .wording import Scale, format_count, format_flops, format_seconds
 
 # The last line of a card we wrote: a hash of all that stands above it, so that an edit by hand shows.
 _MARKER = re.compile(r"\n?<!-- neverscratch-card sha256:([0-9a-f]{64}) -->\s*\Z")

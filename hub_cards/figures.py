@@ -22,9 +22,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from .formats import Scale, format_count, join_words
 from .runs import MATCHED, SCRATCH, SPT, Example, Run, Study
 from .statistics import Contrast, gain
-from .wording import Scale, brief, format_count, join_words
+from .wording import brief
 
 LineStyle = Literal["-", "--", "-.", ":"]
 

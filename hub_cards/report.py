@@ -17,22 +17,19 @@ import jinja2
 from markupsafe import Markup, escape
 
 from .figures import Picture, draw_figures
-from .runs import MATCHED, SCRATCH, SPT, Run, Study, read_study, scrub
-from .statistics import Contrast, gain, gap, gap_change, summarise
-from .wording import (
-    PROTOCOL,
+from .formats import (
     Scale,
-    answer,
     format_about,
     format_count,
     format_flops,
     format_seconds,
     join_words,
-    mean_total,
-    reading,
     seeds_word,
     spell,
 )
+from .runs import MATCHED, SCRATCH, SPT, Run, Study, read_study, scrub
+from .statistics import Contrast, gain, gap, gap_change, summarise
+from .wording import PROTOCOL, answer, mean_total, reading
 
 # Wall-clock times differ between two runs of the same thing; whoever compares two results.csv leaves these out.
 TIMING_COLUMNS = ("pretrain_seconds", "finetune_seconds", "total_seconds")

@@ -14,6 +14,7 @@ import re
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -164,55 +165,23 @@ def read_study(study_dir: str | Path) -> Study:
         ValueError: the folder does not exist, is no study, or holds no finished run.
     """
     path = Path(study_dir)
-    if not path.is_dir():
-        raise ValueError(f"{path} is not a folder; give one that `neverscratch compare` wrote, as in runs/digits.")
-    if not (path / "study.json").is_file():
-        inner = sorted(p.parent.name for p in path.glob("*/study.json"))
-        hint = f"; did you mean {path / inner[0]}?" if inner else ", as in runs/digits."
-        raise ValueError(f"{path} has no study.json, so it is no study folder; give one that `compare` wrote{hint}")
-    try:
-        info = _read_json(path / "study.json")
-    except _Unreadable as error:
-        raise ValueError(f"{path / 'study.json'} {error}; run the study's command again to rewrite it.") from None
+    info = _read_study_json(path)
     problems: list[str] = []
 
     def names(key: str) -> tuple[str, ...]:
         return tuple(str(value) for value in info.get(key) or ())
 
-    models = names("models") or tuple(sorted({p.parts[-3] for p in path.glob("*/*/seed-*")}))
-    arms = order_arms(names("arms") or sorted({p.parts[-2] for p in path.glob("*/*/seed-*")}))
-    on_disk = {number for p in path.glob("*/*/seed-*") if (number := _seed(p)) is not None}
+    folders = [tuple(p.parts[-3:]) for p in path.glob("*/*/seed-*")]
+    models = names("models") or tuple(sorted({model for model, _, _ in folders}))
+    arms = order_arms(names("arms") or sorted({arm for _, arm, _ in folders}))
+    on_disk = {number for _, _, seed in folders if (number := _seed(seed)) is not None}
     seeds = tuple(sorted({int(seed) for seed in info.get("seeds") or on_disk}))
     task: dict[str, Any] = dict(info.get("task") or {})
     task.setdefault("name", info.get("study", path.name))
-    metric = str(task.get("metric", "accuracy"))
 
-    # The stages that the study's present settings lead to; runs of former settings must not be compared with them.
-    expected = {(r["model"], r["arm"], int(r["seed"])): tuple(r["keys"]) for r in info.get("runs") or ()}
-    runs: list[Run] = []
-    missing: list[tuple[str, str, int]] = []
-    for model in models:
-        for arm in arms:
-            for seed in seeds:
-                if expected and (model, arm, seed) not in expected:
-                    continue
-                folder = path / model / arm / f"seed-{seed}"
-                if not folder.is_dir():
-                    missing.append((model, arm, seed))
-                    continue
-                try:
-                    run, notes = read_run(folder, metric, model, arm, seed)
-                    if expected.get((model, arm, seed), run.keys) != run.keys:
-                        raise _Unreadable("it was made with other settings, code or data than the study has now")
-                except (_Unreadable, AttributeError, TypeError, KeyError) as error:
-                    missing.append((model, arm, seed))
-                    problems.append(f"Run {model}/{arm}/seed-{seed} was left out: {error}.")
-                    continue
-                runs.append(run)
-                problems += [f"Run {model}/{arm}/seed-{seed}: {note}." for note in notes]
-    listed = {(m, a, f"seed-{s}") for m in models for a in arms for s in seeds}
-    folders = [tuple(p.parts[-3:]) for p in path.glob("*/*/seed-*") if _seed(p) is not None]
-    others = sorted("/".join(parts) for parts in folders if parts not in listed)
+    runs, missing = _read_runs(path, info, list(product(models, arms, seeds)), task, problems)
+    listed = {(m, a, f"seed-{s}") for m, a, s in product(models, arms, seeds)}
+    others = sorted("/".join(parts) for parts in folders if _seed(parts[2]) is not None and parts not in listed)
     if others:
         problems.append(
             f"{len(others)} run folders are not part of this study.json and were left out: {_some(others)}."
@@ -222,8 +191,6 @@ def read_study(study_dir: str | Path) -> Study:
         command = info.get("command")
         mend = f"run `{command}` to fill it." if command else "run the study first."
         raise ValueError(f"{path} holds no finished run ({len(missing)} expected); {mend}{detail}")
-    baselines = _read_baselines(path / "baselines.json", problems)
-    examples = _read_examples(path / "examples.npz", models, problems)
     return Study(
         path=path,
         name=str(info.get("study", path.name)),
@@ -233,11 +200,57 @@ def read_study(study_dir: str | Path) -> Study:
         seeds=seeds,
         runs=tuple(runs),
         missing=tuple(missing),
+        baselines=_read_baselines(path / "baselines.json", problems),
+        examples=_read_examples(path / "examples.npz", models, problems),
         problems=tuple(problems),
-        baselines=baselines,
-        examples=examples,
         info=info,
     )
+
+
+def _read_study_json(path: Path) -> dict[str, Any]:
+    if not path.is_dir():
+        raise ValueError(f"{path} is not a folder; give one that `neverscratch compare` wrote, as in runs/digits.")
+    if not (path / "study.json").is_file():
+        inner = sorted(p.parent.name for p in path.glob("*/study.json"))
+        hint = f"; did you mean {path / inner[0]}?" if inner else ", as in runs/digits."
+        raise ValueError(f"{path} has no study.json, so it is no study folder; give one that `compare` wrote{hint}")
+    try:
+        return _read_json(path / "study.json")
+    except _Unreadable as error:
+        raise ValueError(f"{path / 'study.json'} {error}; run the study's command again to rewrite it.") from None
+
+
+_Place = tuple[str, str, int]
+
+
+def _read_runs(
+    path: Path, info: Mapping[str, Any], places: Iterable[_Place], task: Mapping[str, Any], problems: list[str]
+) -> tuple[list[Run], list[_Place]]:
+    """The runs of a study that can be used, and the places (model, arm, seed) of those that cannot."""
+    metric = str(task.get("metric", "accuracy"))
+    # The stages that the study's present settings lead to; runs of former settings must not be compared with them.
+    expected = {(r["model"], r["arm"], int(r["seed"])): tuple(r["keys"]) for r in info.get("runs") or ()}
+    runs: list[Run] = []
+    missing: list[_Place] = []
+    for place in places:
+        if expected and place not in expected:
+            continue
+        model, arm, seed = place
+        name = f"{model}/{arm}/seed-{seed}"
+        if not (path / name).is_dir():
+            missing.append(place)
+            continue
+        try:
+            run, notes = read_run(path / name, metric, model, arm, seed)
+            if expected.get(place, run.keys) != run.keys:
+                raise _Unreadable("it was made with other settings, code or data than the study has now")
+        except (_Unreadable, AttributeError, TypeError, KeyError) as error:
+            missing.append(place)
+            problems.append(f"Run {name} was left out: {error}.")
+            continue
+        runs.append(run)
+        problems += [f"Run {name}: {note}." for note in notes]
+    return runs, missing
 
 
 def read_run(folder: Path, metric: str | None, model: str, arm: str, seed: int) -> tuple[Run, list[str]]:
@@ -254,23 +267,7 @@ def read_run(folder: Path, metric: str | None, model: str, arm: str, seed: int) 
     if test is None:
         found = ", ".join((metrics.get("test") or {}).keys()) or "nothing"
         raise _Unreadable(f"metrics.json has no finite test {metric} (it has {found})")
-    stages: list[Stage] = []
-    for raw in info.get("stages") or ():
-        learning_rate, batch_size = _number(raw.get("learning_rate")), _number(raw.get("batch_size"))
-        examples_seen = _number(raw.get("examples_seen"))
-        stages.append(
-            Stage(
-                name=str(raw.get("name", "finetune")),
-                steps=int(raw.get("steps") or 0),
-                examples_seen=None if examples_seen is None else int(examples_seen),
-                flops=_number(raw.get("flops")),
-                seconds=_number(raw.get("seconds")),
-                objective=raw.get("objective"),
-                learning_rate=learning_rate,
-                batch_size=None if batch_size is None else int(batch_size),
-                arguments=dict(raw.get("arguments") or {}),
-            )
-        )
+    stages = [_read_stage(raw) for raw in info.get("stages") or ()]
     notes: list[str] = []
     log = _read_log(folder / "log.jsonl", stages, notes)
     predictions = _read_predictions(folder / "predictions.csv", notes)
@@ -310,6 +307,21 @@ def read_run(folder: Path, metric: str | None, model: str, arm: str, seed: int) 
     return run, notes
 
 
+def _read_stage(raw: Mapping[str, Any]) -> Stage:
+    examples_seen, batch_size = _number(raw.get("examples_seen")), _number(raw.get("batch_size"))
+    return Stage(
+        name=str(raw.get("name", "finetune")),
+        steps=int(raw.get("steps") or 0),
+        examples_seen=None if examples_seen is None else int(examples_seen),
+        flops=_number(raw.get("flops")),
+        seconds=_number(raw.get("seconds")),
+        objective=raw.get("objective"),
+        learning_rate=_number(raw.get("learning_rate")),
+        batch_size=None if batch_size is None else int(batch_size),
+        arguments=dict(raw.get("arguments") or {}),
+    )
+
+
 def scrub(text: str) -> str:
     """The text without home folders and access tokens: pages and cards are made to be shared."""
     home = str(Path.home())
@@ -323,8 +335,8 @@ class _Unreadable(ValueError):
     """A file of a run is missing or broken; the message goes on the page."""
 
 
-def _seed(path: Path) -> int | None:
-    tail = path.name.removeprefix("seed-")
+def _seed(folder: str) -> int | None:
+    tail = folder.removeprefix("seed-")
     return int(tail) if tail.isdigit() else None
 
 

@@ -9,17 +9,10 @@ from typing import Any
 import pytest
 from synthetic_study import write_study
 
+from neverscratch.hub_cards.formats import Scale, format_flops, format_seconds, join_words, seeds_word
 from neverscratch.hub_cards.runs import read_study
 from neverscratch.hub_cards.statistics import Interval
-from neverscratch.hub_cards.wording import (
-    Answer,
-    Scale,
-    answer,
-    format_flops,
-    format_seconds,
-    join_words,
-    seeds_word,
-)
+from neverscratch.hub_cards.wording import Answer, answer
 
 LOW, MIDDLE, HIGH = [280, 285, 282], [305, 309, 308], [335, 339, 336]
 WIDE = [270, 330, 300]
