@@ -14,6 +14,7 @@ Source: Gu et al. 2022, "On the Parameterization and Initialization of Diagonal 
 The two-level form of the kernel and its hand-written backward are ours.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -301,6 +302,11 @@ def _expand(weight: Tensor, small: Tensor, giant: Tensor) -> Tensor:
     return kernel.view(*weight.shape[:2], -1)
 
 
+def _first(small: Tensor, like: Tensor, count: int) -> Tensor:
+    """The powers of the first `count` states, of which a complex one has two numbers."""
+    return small[..., : (1 + like.is_complex()) * count]
+
+
 def _moments(x: Tensor, small: Tensor, giant: Tensor) -> Tensor:
     """sum_l x_l z_n^l for x (G, R, L), small (G, Q, m), giant (G, I, M): (G, R, M)."""
     groups, rows, length = x.shape
@@ -321,43 +327,86 @@ def _row_parts(rows: int, elements: int, device: torch.device) -> list[slice]:
     return _parts(rows, max(1, elements >> 2), device)
 
 
+def _alive(log_z: Tensor, block: int, num_blocks: int, dtype: torch.dtype) -> list[tuple[slice, int]]:
+    """Blocks of lags, and how many of the states have to be summed there; beyond the last one all states are dead.
+
+    A state counts as dead where z^l is below a thousandth of the rounding error of `dtype`, beside its first value.
+
+    Args:
+        log_z: (G, M); of a single group sorted by falling modulus, so that dead states are the last ones.
+    """
+    groups, states = log_z.shape
+    if log_z.device.type != "cpu":  # others would have to be waited for
+        return [(slice(0, num_blocks), states)]
+    decay = -log_z.real * block
+    limit = math.log(1000 / torch.finfo(dtype).eps)
+    if groups > 1:
+        slowest = decay.min().item()
+        if slowest * num_blocks > limit:
+            num_blocks = min(num_blocks, 1 + int(limit / slowest))
+        return [(slice(0, num_blocks), states)]
+    starts = list(range(0, num_blocks, -(-num_blocks // 16)))
+    # NaN counts as alive.
+    counts = (decay * torch.tensor(starts)[:, None] > limit).logical_not_().sum(1).tolist()
+    lags = [slice(start, stop) for start, stop in zip(starts, [*starts[1:], num_blocks], strict=True)]
+    return [(part, count) for part, count in zip(lags, counts, strict=True) if count]
+
+
 class _PowerKernel(torch.autograd.Function):
     """K[g, r, l] = Re sum_n W[g, r, n] z[g, n]^l from two short grids of powers.
 
     With l = i Q + j the sum is (W z^{iQ}) . z^j: M (Q + I) exponentials for each group in place of M L, and the
-    backward keeps only the two grids.
+    backward keeps only the two grids. States that have died out are left out of the sum.
     """
 
     @staticmethod
     def forward(ctx: Any, log_z: Tensor, weight: Tensor, length: int, dtype: torch.dtype) -> Tensor:
         groups, rows, states = weight.shape
+        ctx.order = None
+        if groups == 1:
+            ctx.order = log_z.real[0].argsort(descending=True)
+            log_z, weight = log_z[:, ctx.order], weight[..., ctx.order]
         block, num_blocks = _split_length(length, rows)
         small = log_z.new_empty(groups, block, (1 + log_z.is_complex()) * states, dtype=dtype)
         giant = with_parts(log_z.new_empty(groups, num_blocks, 0), dtype).new_empty(groups, num_blocks, states)
-        kernel = small.new_empty(groups, rows, num_blocks * block)
+        kernel = small.new_empty(groups, rows, num_blocks, block)
+        ctx.alive = []
         for part in _parts(groups, (block + num_blocks) * states, log_z.device):
             short, long = _grids(log_z[part], block, num_blocks, dtype)
             small[part], giant[part] = short, long
+            alive = _alive(log_z[part], block, num_blocks, dtype)
+            ctx.alive.append(alive)
+            kernel[part, :, alive[-1][0].stop :] = 0
             for row in _row_parts(rows, len(long) * num_blocks * states, log_z.device):
-                kernel[part, row] = _expand(weight[part, row], short, long)
+                for lags, count in alive:
+                    values = _expand(weight[part, row, :count], _first(short, log_z, count), long[:, lags, :count])
+                    kernel[part, row, lags] = values.unflatten(-1, (-1, block))
         ctx.save_for_backward(weight, small, giant)
-        return kernel[..., :length]
+        return kernel.flatten(2)[..., :length]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         weight, small, giant = ctx.saved_tensors
         groups, rows, states = weight.shape
+        block = small.shape[1]
         grad_log_z, grad_weight = weight.new_zeros(groups, states), torch.empty_like(weight)
-        for part in _parts(groups, (small.shape[1] + giant.shape[1]) * states, grad.device):
+        parts = _parts(groups, (block + giant.shape[1]) * states, grad.device)
+        for part, alive in zip(parts, ctx.alive, strict=True):
             for row in _row_parts(rows, len(giant[part]) * giant.shape[1] * states, grad.device):
                 # sum_l w_l z^l with w = dK belongs to W, with w = l dK to log z.
-                w = grad[part, row]
-                moments = torch.cat([w, _weighted_by_lag(w)], dim=1)
-                moments = _moments(moments, small[part], giant[part]).to(weight.dtype)
+                w = grad[part, row, : alive[-1][0].stop * block]
+                w = torch.cat([w, _weighted_by_lag(w)], dim=1)
+                moments = weight.new_zeros(*w.shape[:2], states)
+                for lags, count in alive:
+                    short, long = _first(small[part], weight, count), giant[part, lags, :count]
+                    moments[..., :count] += _moments(w[..., lags.start * block : lags.stop * block], short, long)
                 d_weight, d_log_z = moments.chunk(2, dim=1)
                 grad_weight[part, row] = _conj(d_weight)
                 grad_log_z[part] += _conj((d_log_z * weight[part, row]).sum(1))
+        if ctx.order is not None:
+            back = ctx.order.argsort()
+            grad_log_z, grad_weight = grad_log_z[:, back], grad_weight[..., back]
         return grad_log_z, grad_weight, None, None
 
 

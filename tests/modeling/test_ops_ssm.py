@@ -268,6 +268,32 @@ def test_power_sums_are_the_adjoint(shared: bool, is_real: bool) -> None:
     assert torch.autograd.gradcheck(power_sums, (log_z.requires_grad_(), x[..., :7].clone().requires_grad_()))
 
 
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("slowest", [0.0, 1e-5, 0.05])
+def test_dead_states_are_left_out_within_rounding(shared: bool, slowest: float) -> None:
+    length, states = 20_000, 24
+    generator = torch.Generator().manual_seed(0)
+    decay = torch.logspace(-4, 0, states, dtype=torch.float64)[torch.randperm(states, generator=generator)]
+    decay = (decay + slowest).expand(1 if shared else 3, -1).clone()
+    decay[:, 5] = slowest
+    log_z = torch.complex(-decay, torch.rand(decay.shape, generator=generator, dtype=torch.float64) * 3)
+    weight = torch.randn(2, 3, states, generator=generator, dtype=torch.complex128)
+    grad = torch.randn(2, 3, length, generator=generator, dtype=torch.float64)
+    found = []
+    for function, dtype in ((power_kernel, torch.float32), (power_kernel_reference, torch.float64)):
+        inputs = [log_z.clone().requires_grad_(), weight.clone().requires_grad_()]
+        kernel = power_kernel(*inputs, length, dtype) if function is power_kernel else function(*inputs, length)
+        found.append([kernel.detach().double(), *torch.autograd.grad(kernel, inputs, grad.to(kernel.dtype))])
+    for fast, plain in zip(*found, strict=True):
+        assert worst(fast, plain) < 5e-6
+
+
+def test_not_a_number_goes_through() -> None:
+    for groups in (1, 3):
+        log_z = torch.full((groups, 4), complex(float("nan"), 0), dtype=torch.complex128)
+        assert power_kernel(log_z, torch.ones(1, 3, 4, dtype=torch.complex128), 3000).isnan().all()
+
+
 def test_tiny_powers_vanish_without_harm() -> None:
     # A state that dies within a block, beside one that lives: nothing overflows, and no gradient is NaN.
     log_z = torch.tensor([[-200.0, -1e-3]], dtype=torch.float64, requires_grad=True)
