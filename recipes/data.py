@@ -32,7 +32,8 @@ class RawColumn(Sequence):
         self.split = split.select_columns([name]).with_format("numpy" if as_array else None)
         self.name = name
         # What comes out of the files is wider: 16-bit samples must be known as such.
-        self.is_int16 = split.features[name] == datasets.List(datasets.Value("int16"))
+        feature = split.features[name]
+        self.is_int16 = isinstance(feature, datasets.List) and feature.feature == datasets.Value("int16")
 
     def __len__(self) -> int:
         return len(self.split)

@@ -31,6 +31,12 @@ _MODULES = {
     "lra-pathfinder64": "pathfinder",
     "lra-pathx": "pathfinder",
     "lra-pathx256": "pathfinder",
+    "speech-commands-35": "speech_commands",
+    "speech-commands-10": "speech_commands",
+    "bidmc-hr": "bidmc",
+    "bidmc-rr": "bidmc",
+    "bidmc-spo2": "bidmc",
+    "trajectory": "trajectory",
 }
 _ALIASES = {"gunpoint": "ucr:GunPoint"}
 # Tasks whose examples come with the package or one of its dependencies.

@@ -213,10 +213,10 @@ def from_ts(name: str, paths: Sequence[Path], split: str, missing: str) -> tuple
 
     first = next(iter_series(paths[0], missing)[1]).values.shape
     files, start = [], 0
-    for path in paths:
+    for part, path in zip(("train", "test"), paths, strict=True):
         key = fingerprint(name, VERSION, [path], missing=missing, start=start)
         constants = {"missing": missing, "shape": first, "start": start}
-        files.append(cached_split(read_ts_cases, [str(path)], _features(first), key, constants=constants))
+        files.append(cached_split(read_ts_cases, [str(path)], _features(first), key, constants=constants, part=part))
         start += len(files[-1])
     train, test = files
     if len(train) < NUM_BLOCKS:
@@ -251,7 +251,8 @@ def from_arrays(
         rows = [(first, min(first + 500, len(inputs))) for first in range(0, len(inputs), 500)]
         key = fingerprint(name, VERSION, [x, y], part=part, missing=missing, start=start)
         constants = {"x": str(x), "y": str(y), "missing": missing, "start": start}
-        parts[part] = cached_split(read_arrays, rows, _features(inputs.shape[1:]), key, constants=constants)
+        features = _features(inputs.shape[1:])
+        parts[part] = cached_split(read_arrays, rows, features, key, constants=constants, part=part)
         start += len(inputs)
     return parts, "The pooled split that lies in the folder's .npy files, as it is."
 

@@ -52,6 +52,7 @@ def cached_split(
     key: str,
     *,
     constants: Mapping[str, Any] | None = None,
+    part: str = "train",
     num_proc: int | None = None,
 ) -> datasets.Dataset:
     """A data set from a generator of examples, prepared once.
@@ -63,6 +64,7 @@ def cached_split(
         features: Types of the columns.
         key: From `fingerprint`, with the name of the split among its options.
         constants: Passed to each call.
+        part: What the progress bar calls it.
         num_proc: Processes; None for as many as are worth it. The rows do not depend on it.
 
     Raises:
@@ -86,7 +88,8 @@ def cached_split(
                 cache_dir=str(folder),
                 gen_kwargs=kwargs,
                 num_proc=(num_proc or default_num_proc(len(shards))) if len(shards) > 1 else None,
-                fingerprint=key,
+                fingerprint=f"{key}-{part}",
+                split=datasets.NamedSplit(part),
             )
         except DatasetGenerationError as error:
             if complaint.exists():

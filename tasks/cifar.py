@@ -538,7 +538,7 @@ def load(name: str, data_dir: Path | None = None, *, levels: bool = False) -> Ta
         key = fingerprint("cifar10", VERSION, source.files, part=part, colour=colour)
         constants = {"num_labels": len(source.labels), "colour": colour}
         features = picture_features(SIZE, source.labels, colour)
-        prepared[part] = cached_split(read_blocks, blocks, features, key, constants=constants)
+        prepared[part] = cached_split(read_blocks, blocks, features, key, constants=constants, part=part)
     options = {} if colour else {"levels": levels}
     return Task(_spec(name, source, levels), finish(name, source.labels, prepared), options, source.shown)
 

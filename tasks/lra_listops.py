@@ -146,7 +146,7 @@ def _published(folder: Path) -> datasets.DatasetDict:
     splits, start = datasets.DatasetDict(), 0
     for part, path in zip(SPLITS, paths, strict=True):
         key = fingerprint("lra-listops", VERSION, paths, part=part)
-        splits[part] = cached_split(read_listops, [str(path)], features, key, constants={"start": start})
+        splits[part] = cached_split(read_listops, [str(path)], features, key, constants={"start": start}, part=part)
         start += len(splits[part])
     return splits
 

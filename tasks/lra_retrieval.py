@@ -121,7 +121,7 @@ def _prepare(folder: Path) -> dict[str, datasets.Dataset]:
     parts, start = {}, 0
     for part, path in zip(SPLITS, paths, strict=True):
         key = fingerprint("lra-retrieval", VERSION, paths, part=part)
-        parts[part] = cached_split(read_pairs, [str(path)], features, key, constants={"start": start})
+        parts[part] = cached_split(read_pairs, [str(path)], features, key, constants={"start": start}, part=part)
         start += len(parts[part])
     return parts
 

@@ -308,7 +308,8 @@ def _prepare(source: Source, validation: str) -> dict[str, datasets.Dataset]:
     for part, origin in reads:
         key = fingerprint("lra-text", VERSION, every, part=part, origin=origin)
         features = text_features(LABELS)
-        parts[part] = cached_split(source.reader, source.shards[origin], features, key, constants={"start": start})
+        constants = {"start": start}
+        parts[part] = cached_split(source.reader, source.shards[origin], features, key, constants=constants, part=part)
         start += len(parts[part])
     return parts
 

@@ -133,6 +133,7 @@ def _read(source: Source) -> dict[str, datasets.Dataset]:
                 source.features(),
                 fingerprint("own", VERSION, source.files, part=part, how=repr(source.constants), sets=seen),
                 constants=source.constants,
+                part=part,
             )
             for part, shards in source.shards.items()
         }

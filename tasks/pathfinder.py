@@ -330,7 +330,8 @@ def load(name: str, data_dir: Path | None = None, *, level: str = "hard", levels
         key = fingerprint(name, VERSION, index.files, part=part, pictures=index.stamp)
         constants = {"folder": str(folder), "size": size}
         features = picture_features(size, LABELS)
-        prepared[part] = cached_split(read_pictures, _shards(index, rows), features, key, constants=constants)
+        shards = _shards(index, rows)
+        prepared[part] = cached_split(read_pictures, shards, features, key, constants=constants, part=part)
     notes += (
         " Split 80/10/10 by torch's random_split with seed 42 over the order of the metadata, as in the S4 code base."
     )

@@ -34,15 +34,10 @@ RATE = LENGTH = 16_000
 VARIANTS = ("official", "s4")
 LISTS = {"validation": "validation_list.txt", "test": "testing_list.txt"}
 TEN = ("down", "go", "left", "no", "off", "on", "right", "stop", "up", "yes")
-THIRTY_FIVE = tuple(
-    sorted(
-        (
-            *TEN,
-            *"zero one two three four five six seven eight nine".split(),
-            *"backward bed bird cat dog follow forward happy house learn marvin sheila tree visual wow".split(),
-        )
-    )
-)
+_DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_ANIMALS, _NAMES = ("bird", "cat", "dog"), ("marvin", "sheila")
+_OTHERS = ("backward", "bed", "follow", "forward", "happy", "house", "learn", "tree", "visual", "wow")
+THIRTY_FIVE = tuple(sorted((*TEN, *_DIGITS, *_ANIMALS, *_NAMES, *_OTHERS)))
 WORDS = {"speech-commands-35": THIRTY_FIVE, "speech-commands-10": TEN}
 _PLACES = ("", "speech_commands_v0.02", "speech_commands")
 _CLIPS_PER_SHARD = 1000
@@ -249,8 +244,8 @@ def s4_parts(folder: Path, clips: Sequence[str]) -> tuple[dict[str, list[int]], 
     kept = np.array([index for index, clip in enumerate(clips) if num_samples(folder / clip) == LENGTH], dtype=np.int64)
     if len(kept) == 0:
         raise ValueError(
-            f"variant='s4' drops clips that are not exactly {LENGTH:,} samples long, and none of {len(clips):,} is; use "
-            f"variant='official'."
+            f"variant='s4' drops clips that are not exactly {LENGTH:,} samples long, and none of {len(clips):,} is; "
+            f"use variant='official'."
         )
     labels = np.array([clips[index].partition("/")[0] for index in kept])
     try:
@@ -279,7 +274,7 @@ def _check_options(name: str, pad: Any, words: Any, variant: Any) -> None:
 def load(
     name: str, data_dir: Path | None = None, *, pad: bool = True, words: str = "official", variant: str = "official"
 ) -> Task:
-    """Load the clips: columns `audio` (length,) int16, `label`, `example_id` (place in the sorted list of files).
+    """Load the clips: columns `audio` (length,) of 16 bits, `label`, `example_id` (place in the sorted files).
 
     Raises:
         ValueError: For an option out of range, or data that cannot be used.
@@ -336,7 +331,7 @@ def _prepare(
     shards = [tuple(entries[start : start + _CLIPS_PER_SHARD]) for start in range(0, len(entries), _CLIPS_PER_SHARD)]
     # The ids of the clips belong to the key: a file that was added or removed elsewhere moves them.
     key = fingerprint(name, VERSION, [Path(path) for _, path, _ in entries], part=part, ids=list(rows), **options)
-    return cached_split(read_clips, shards, features, key, constants={"pad": options["pad"]})
+    return cached_split(read_clips, shards, features, key, constants={"pad": options["pad"]}, part=part)
 
 
 def _column(split: datasets.Dataset, name: str) -> np.ndarray:
@@ -362,7 +357,8 @@ def _warn_of_repeats(name: str, parts: Mapping[str, datasets.Dataset]) -> None:
     if any(counts.values()):
         found = " and ".join(f"{count:,} in {part}" for part, count in counts.items() if count)
         warnings.warn(
-            f"{name}: some clips stand in more than one part ({found} occur earlier, too); they are kept, as published.",
+            f"{name}: some clips stand in more than one part ({found} occur earlier, too); they are kept, as "
+            f"published.",
             stacklevel=3,
         )
 
@@ -394,7 +390,8 @@ def _spec(name: str, labels: Sequence[str], longest: int, notes: str) -> TaskSpe
         greater_is_better=True,
         chance=1 / len(labels),
         license=entry.license,
-        citation="P. Warden (2018). Speech Commands: A Dataset for Limited-Vocabulary Speech Recognition. arXiv:1804.03209.",
+        citation="P. Warden (2018). Speech Commands: A Dataset for Limited-Vocabulary Speech Recognition. "
+        "arXiv:1804.03209.",
         source=entry.source,
         version=VERSION,
         notes=notes,
