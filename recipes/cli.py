@@ -337,12 +337,16 @@ def check(
     task: Annotated[str, typer.Argument(help="Task name (see `neverscratch list tasks`).")],
     data_dir: DataDir = None,
     option: Options = None,
+    data: OwnData = None,
+    input_: OwnInput = None,
+    label: OwnLabel = None,
 ) -> None:
     """Say what was found: files, sizes, labels, lengths, and how many sequences will be cut. Trains nothing."""
     from neverscratch.tasks import load_task
     from neverscratch.tasks.survey import describe
 
-    typer.echo(describe(load_task(task, data_dir, **_task_options(option))))
+    given = {key: value for key, value in {"data": data, "input": input_, "label": label}.items() if value is not None}
+    typer.echo(describe(load_task(task, data_dir, **_task_options(option), **given)))
 
 
 @data_app.command()
