@@ -48,6 +48,8 @@ LOCAL_FIELDS: dict[str, Spec] = {
 }
 # Families whose layer is made for a length; where sequences of several lengths are compared, for the longest.
 OF_KERNEL_LENGTH = ("dss", "sgconv", "mrconv")
+# The table is for 64 states; with its default of 1,024 the kernel of DLR is most of its work (docs/models.md).
+OF_STATES = ("dlr",)
 # What has no kernel or no layer of its own; the rest says itself what it is not.
 PARTS_OF = {"floor": ("mixer",), "plain s4d": ("kernel", "mixer")}
 PARTS_OF |= dict.fromkeys(("hf bert", "hf modernbert", "hf mamba", "wrapped", "hybrid"), ("layer", "stack"))
@@ -139,6 +141,7 @@ def token_rows(families: list[str]) -> list[Row]:
             continue
         is_local = family in LOCAL_FIELDS
         chosen = LOCAL_FIELDS.get(family, {}) | ({"kernel_length": 65536} if family in OF_KERNEL_LENGTH else {})
+        chosen |= {"d_state": BASE["state"]} if family in OF_STATES else {}
         base = BASE | {"subject": family, "bidirectional": True, "fields": chosen}
         specs = {label: base | {"length": length, "batch": 65536 // length} for label, length in lengths.items()}
         bounds = (1.3, 1.3) if is_local else (2.0, 2.0)
