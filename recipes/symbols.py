@@ -91,7 +91,7 @@ def unit_of(tokenizer: PreTrainedTokenizerFast) -> str:
 def encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[[Any], np.ndarray]:
     """A function from a text, or a list of symbols, to ids (L,), as the tokenizer gives them; int16 or int32."""
     unit, ids = unit_of(tokenizer), tokenizer.get_vocab()
-    dtype = np.int16 if len(ids) < 2**15 else np.int32
+    dtype: Any = np.int16 if len(ids) < 2**15 else np.int32
     unknown = ids["<unk>"]
     if unit == "bytes":
         return lambda text: np.frombuffer(text.encode("utf-8"), dtype=np.uint8).astype(dtype) + dtype(NUM_SPECIAL_IDS)

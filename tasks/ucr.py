@@ -141,7 +141,8 @@ def _class_ids(train: SeriesFile, test: SeriesFile) -> tuple[list[str], np.ndarr
                 f"{test.name}, row {row}: label {label!r} never occurs in {train.name}, whose labels are "
                 f"{', '.join(labels)}; correct it or remove its rows."
             )
-    return labels, *(np.array([label_ids[label] for label in file.labels]) for file in (train, test))
+    train_ids, test_ids = (np.array([label_ids[label] for label in file.labels]) for file in (train, test))
+    return labels, train_ids, test_ids
 
 
 def _check_pair(train: SeriesFile, test: SeriesFile) -> None:

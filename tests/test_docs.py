@@ -55,10 +55,16 @@ COMMANDS = [
 @pytest.mark.parametrize(
     "command", [line for line in COMMANDS if line.split()[1] in ("compare", "pretrain", "finetune")]
 )
-def test_recipes_of_printed_commands_exist(command):
+def test_recipes_of_printed_commands_exist(command, monkeypatch, tmp_path):
     words = shlex.split(command)
+    if "--data" in words:  # the file that the reader has
+        monkeypatch.chdir(tmp_path)
+        label = words[words.index("--label") + 1]
+        rows = [f"{number},{number / 2},{'ab'[number % 2]}" for number in range(40)]
+        Path(words[words.index("--data") + 1]).write_text("\n".join([f"t0,t1,{label}", *rows]) + "\n")
     settings = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
-    settings += [f"task_options.data_dir={words[i + 1]}" for i, word in enumerate(words) if word == "--data-dir"]
+    own = {"--data-dir": "data_dir", "--data": "data", "--input": "input", "--label": "label"}
+    settings += [f"task_options.{own[word]}={words[i + 1]}" for i, word in enumerate(words) if word in own]
     recipe = load_recipe(words[2], settings)
     named = words[words.index("--models") + 1] if "--models" in words else "all"
     assert named == "all" or set(named.split(",")) <= recipe.models.keys()
