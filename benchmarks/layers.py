@@ -39,17 +39,16 @@ BASE: Spec = {
 }
 ORIGINALS = {"s4d": "original s4d", "s4": "original s4"}
 OTHERS = ("plain s4d", "original s4d", "original s4", "hf bert", "hf modernbert", "hf mamba", "floor")
-# Families that work on chunks or blocks of a fixed size, and the fields that say so where it is a choice.
-LOCAL_FIELDS: dict[str, Spec] = {
+# Families that work on chunks or blocks of a fixed size.
+LOCAL = ("transformer", "mega", "s5", "lru")
+# Fields of the layer that takes sequences of 1k to 64k: blocks where they are a choice, and what is made for a length
+# made for the longest. The table is for 64 states; 1,024, the default of DLR, are most of its work (docs/models.md).
+TOKEN_FIELDS: dict[str, Spec] = {
     "transformer": {"attention_window": 128, "position_embedding_type": "none"},
     "mega": {"chunk_size": 128},
-    "s5": {},
-    "lru": {},
+    "dlr": {"d_state": 64},
+    **{family: {"kernel_length": 65536} for family in ("dss", "sgconv", "mrconv")},
 }
-# Families whose layer is made for a length; where sequences of several lengths are compared, for the longest.
-OF_KERNEL_LENGTH = ("dss", "sgconv", "mrconv")
-# The table is for 64 states; with its default of 1,024 the kernel of DLR is most of its work (docs/models.md).
-OF_STATES = ("dlr",)
 # What has no kernel or no layer of its own; the rest says itself what it is not.
 PARTS_OF = {"floor": ("mixer",), "plain s4d": ("kernel", "mixer")}
 PARTS_OF |= dict.fromkeys(("hf bert", "hf modernbert", "hf mamba", "wrapped", "hybrid"), ("layer", "stack"))
@@ -139,10 +138,8 @@ def token_rows(families: list[str]) -> list[Row]:
     for family in families:
         if family in ("hybrid", "wrapped"):
             continue
-        is_local = family in LOCAL_FIELDS
-        chosen = LOCAL_FIELDS.get(family, {}) | ({"kernel_length": 65536} if family in OF_KERNEL_LENGTH else {})
-        chosen |= {"d_state": BASE["state"]} if family in OF_STATES else {}
-        base = BASE | {"subject": family, "bidirectional": True, "fields": chosen}
+        is_local = family in LOCAL
+        base = BASE | {"subject": family, "bidirectional": True, "fields": TOKEN_FIELDS.get(family, {})}
         specs = {label: base | {"length": length, "batch": 65536 // length} for label, length in lengths.items()}
         bounds = (1.3, 1.3) if is_local else (2.0, 2.0)
         targets = tuple(Target("time", label, "1k", *bounds, at_least=False) for label in ("4k", "16k", "64k"))

@@ -179,8 +179,9 @@ def read_study(study_dir: str | Path) -> Study:
     task: dict[str, Any] = dict(info.get("task") or {})
     task.setdefault("name", info.get("study", path.name))
 
-    runs, missing = _read_runs(path, info, list(product(models, arms, seeds)), task, problems)
-    listed = {(m, a, f"seed-{s}") for m, a, s in product(models, arms, seeds)}
+    places = list(product(models, arms, seeds))
+    runs, missing = _read_runs(path, info, places, task, problems)
+    listed = {(model, arm, f"seed-{seed}") for model, arm, seed in places}
     others = sorted("/".join(parts) for parts in folders if _seed(parts[2]) is not None and parts not in listed)
     if others:
         problems.append(
@@ -191,6 +192,8 @@ def read_study(study_dir: str | Path) -> Study:
         command = info.get("command")
         mend = f"run `{command}` to fill it." if command else "run the study first."
         raise ValueError(f"{path} holds no finished run ({len(missing)} expected); {mend}{detail}")
+    baselines = _read_baselines(path / "baselines.json", problems)
+    examples = _read_examples(path / "examples.npz", models, problems)
     return Study(
         path=path,
         name=str(info.get("study", path.name)),
@@ -200,9 +203,9 @@ def read_study(study_dir: str | Path) -> Study:
         seeds=seeds,
         runs=tuple(runs),
         missing=tuple(missing),
-        baselines=_read_baselines(path / "baselines.json", problems),
-        examples=_read_examples(path / "examples.npz", models, problems),
         problems=tuple(problems),
+        baselines=baselines,
+        examples=examples,
         info=info,
     )
 

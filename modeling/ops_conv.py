@@ -20,8 +20,8 @@ from torch.nn import functional as F
 from .ops_ssm import batched_matmul, full_precision_matmul
 
 # Blocks of features are transformed one after the other on CPUs, so that a block's transforms stay in the cache. Of
-# 2^19 ... 2^21 elements this was the best or within 3% of it from 1,024 to 65,536 steps; a transform of one row alone
-# takes MKL ten times as long as one of several, hence at least four.
+# 2^19, 2^20 and 2^21 elements the first was best at 1,024 steps, the last at 65,536, and this one lies between. A long
+# transform of one row alone takes MKL ten times as long as a row of several, hence at least four.
 _CPU_BLOCK_ELEMENTS = 1 << 20
 _CPU_MIN_ROWS = 4
 

@@ -346,7 +346,7 @@ def check(
     from neverscratch.tasks.survey import describe
 
     given = {key: value for key, value in {"data": data, "input": input_, "label": label}.items() if value is not None}
-    typer.echo(describe(load_task(task, data_dir, **_task_options(option), **given)))
+    typer.echo(describe(load_task(task, data_dir, **{**_task_options(option), **given})))
 
 
 @data_app.command()

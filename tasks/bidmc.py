@@ -216,7 +216,7 @@ def from_ts(name: str, paths: Sequence[Path], split: str, missing: str) -> tuple
     for part, path in zip(("train", "test"), paths, strict=True):
         key = fingerprint(name, VERSION, [path], missing=missing, start=start)
         constants = {"missing": missing, "shape": first, "start": start}
-        files.append(cached_split(read_ts_cases, [str(path)], _features(first), key, constants=constants, part=part))
+        files.append(cached_split(read_ts_cases, [str(path)], _features(first), key, part, constants=constants))
         start += len(files[-1])
     train, test = files
     if len(train) < NUM_BLOCKS:
@@ -249,10 +249,10 @@ def from_arrays(
         if len(set(shapes.values())) > 1:
             raise ValueError(f"The windows differ in shape: {shapes}; give files of one set.")
         rows = [(first, min(first + 500, len(inputs))) for first in range(0, len(inputs), 500)]
-        key = fingerprint(name, VERSION, [x, y], part=part, missing=missing, start=start)
+        key = fingerprint(name, VERSION, [x, y], missing=missing, start=start)
         constants = {"x": str(x), "y": str(y), "missing": missing, "start": start}
         features = _features(inputs.shape[1:])
-        parts[part] = cached_split(read_arrays, rows, features, key, constants=constants, part=part)
+        parts[part] = cached_split(read_arrays, rows, features, key, part, constants=constants)
         start += len(inputs)
     return parts, "The pooled split that lies in the folder's .npy files, as it is."
 

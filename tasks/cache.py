@@ -50,9 +50,9 @@ def cached_split(
     shards: Sequence[Any],
     features: datasets.Features,
     key: str,
+    part: str,
     *,
     constants: Mapping[str, Any] | None = None,
-    part: str = "train",
     num_proc: int | None = None,
 ) -> datasets.Dataset:
     """A data set from a generator of examples, prepared once.
@@ -62,9 +62,9 @@ def cached_split(
             processes: a function of a module, not a closure.
         shards: What is shared out among the processes, such as file names or ranges; the order of the rows is theirs.
         features: Types of the columns.
-        key: From `fingerprint`, with the name of the split among its options.
+        key: From `fingerprint`; the same one does for all parts.
+        part: Name of the split.
         constants: Passed to each call.
-        part: What the progress bar calls it.
         num_proc: Processes; None for as many as are worth it. The rows do not depend on it.
 
     Raises:

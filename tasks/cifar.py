@@ -11,7 +11,6 @@ The first part of this file is shared by the tasks that are read from picture fi
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import pickle
@@ -24,7 +23,7 @@ import numpy as np
 
 from .base import SPLITS, Task, TaskEntry, TaskSpec
 from .cache import cached_split, fingerprint
-from .files import LRA_CITATION, check_folder, check_labels, warn_of_repeats
+from .files import LRA_CITATION, bytes_digest, check_folder, check_labels, warn_of_repeats
 
 if TYPE_CHECKING:
     import datasets
@@ -95,8 +94,7 @@ def picture_features(size: int, labels: Sequence[str], colour: bool = False) -> 
 
 def picture_example(pixels: np.ndarray, label: int, example_id: int) -> dict[str, Any]:
     """A row with the columns of `picture_features`."""
-    digest = int.from_bytes(hashlib.blake2b(pixels.tobytes(), digest_size=8).digest(), "little", signed=True)
-    return {"image": pixels, "label": label, "example_id": example_id, DIGEST: digest}
+    return {"image": pixels, "label": label, "example_id": example_id, DIGEST: bytes_digest(pixels.tobytes())}
 
 
 def finish(name: str, labels: Sequence[str], prepared: Mapping[str, datasets.Dataset]) -> datasets.DatasetDict:
@@ -535,10 +533,10 @@ def load(name: str, data_dir: Path | None = None, *, levels: bool = False) -> Ta
     prepared = {}
     for part, ids in split_ids(numbers["train"], numbers["test"]).items():
         blocks = _chosen(source.blocks["test" if part == "test" else "train"], ids)
-        key = fingerprint("cifar10", VERSION, source.files, part=part, colour=colour)
+        key = fingerprint("cifar10", VERSION, source.files, colour=colour)
         constants = {"num_labels": len(source.labels), "colour": colour}
         features = picture_features(SIZE, source.labels, colour)
-        prepared[part] = cached_split(read_blocks, blocks, features, key, constants=constants, part=part)
+        prepared[part] = cached_split(read_blocks, blocks, features, key, part, constants=constants)
     options = {} if colour else {"levels": levels}
     return Task(_spec(name, source, levels), finish(name, source.labels, prepared), options, source.shown)
 

@@ -74,9 +74,14 @@ def check_folder(task: str, data_dir: Path | None) -> None:
         raise FileNotFoundError(f"data_dir={str(data_dir)!r} is not a folder; give the folder that holds the files.")
 
 
+def bytes_digest(data: bytes) -> int:
+    """64-bit hash, the same on every machine."""
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little", signed=True)
+
+
 def text_digest(text: str) -> int:
-    """64-bit hash of a text, the same on every machine."""
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest(), "little", signed=True)
+    """`bytes_digest` of a text."""
+    return bytes_digest(text.encode("utf-8"))
 
 
 def text_measures(*texts: str) -> dict[str, int]:

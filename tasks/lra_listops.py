@@ -145,8 +145,8 @@ def _published(folder: Path) -> datasets.DatasetDict:
     )
     splits, start = datasets.DatasetDict(), 0
     for part, path in zip(SPLITS, paths, strict=True):
-        key = fingerprint("lra-listops", VERSION, paths, part=part)
-        splits[part] = cached_split(read_listops, [str(path)], features, key, constants={"start": start}, part=part)
+        key = fingerprint("lra-listops", VERSION, paths)
+        splits[part] = cached_split(read_listops, [str(path)], features, key, part, constants={"start": start})
         start += len(splits[part])
     return splits
 

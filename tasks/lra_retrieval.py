@@ -120,8 +120,8 @@ def _prepare(folder: Path) -> dict[str, datasets.Dataset]:
     features = text_features(LABELS, ("text", "text_pair"))
     parts, start = {}, 0
     for part, path in zip(SPLITS, paths, strict=True):
-        key = fingerprint("lra-retrieval", VERSION, paths, part=part)
-        parts[part] = cached_split(read_pairs, [str(path)], features, key, constants={"start": start}, part=part)
+        key = fingerprint("lra-retrieval", VERSION, paths)
+        parts[part] = cached_split(read_pairs, [str(path)], features, key, part, constants={"start": start})
         start += len(parts[part])
     return parts
 

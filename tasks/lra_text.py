@@ -306,10 +306,10 @@ def _prepare(source: Source, validation: str) -> dict[str, datasets.Dataset]:
     every = [path for part in order for path in source.paths[part]]
     parts, start = {}, 0
     for part, origin in reads:
-        key = fingerprint("lra-text", VERSION, every, part=part, origin=origin)
+        key = fingerprint("lra-text", VERSION, every, origin=origin)
         features = text_features(LABELS)
         constants = {"start": start}
-        parts[part] = cached_split(source.reader, source.shards[origin], features, key, constants=constants, part=part)
+        parts[part] = cached_split(source.reader, source.shards[origin], features, key, part, constants=constants)
         start += len(parts[part])
     return parts
 

@@ -131,9 +131,9 @@ def _read(source: Source) -> dict[str, datasets.Dataset]:
                 source.examples,
                 shards,
                 source.features(),
-                fingerprint("own", VERSION, source.files, part=part, how=repr(source.constants), sets=seen),
+                fingerprint("own", VERSION, source.files, how=repr(source.constants), sets=seen),
+                part,
                 constants=source.constants,
-                part=part,
             )
             for part, shards in source.shards.items()
         }

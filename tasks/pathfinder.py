@@ -327,11 +327,11 @@ def load(name: str, data_dir: Path | None = None, *, level: str = "hard", levels
     size = SIZES[name]
     prepared = {}
     for part, rows in split_indices(len(index.names)).items():
-        key = fingerprint(name, VERSION, index.files, part=part, pictures=index.stamp)
+        key = fingerprint(name, VERSION, index.files, pictures=index.stamp)
         constants = {"folder": str(folder), "size": size}
         features = picture_features(size, LABELS)
         shards = _shards(index, rows)
-        prepared[part] = cached_split(read_pictures, shards, features, key, constants=constants, part=part)
+        prepared[part] = cached_split(read_pictures, shards, features, key, part, constants=constants)
     notes += (
         " Split 80/10/10 by torch's random_split with seed 42 over the order of the metadata, as in the S4 code base."
     )

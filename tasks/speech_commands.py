@@ -8,13 +8,10 @@ are cut and counted. `_background_noise_` holds no words and is left out.
 not used, and the rest is split 70/15/15 at random, stratified, with scikit-learn's seeds 0 and 1. A speaker then occurs
 in several parts. Which clip falls where hangs on the order of the files, which the papers left to the file system; ours
 is sorted, so that the parts are drawn by their rule but are not theirs clip by clip.
-
-The files are plain 16-bit PCM, which Python's own `wave` reads: no audio library is needed.
 """
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 import wave
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +22,8 @@ import numpy as np
 
 from .base import SPLITS, Task, TaskEntry, TaskSpec
 from .cache import cached_split, fingerprint
+from .files import DIGEST, bytes_digest, check_folder, check_labels, numbers, read_lines, warn_of_repeats
+from .own_files import read_sound
 
 if TYPE_CHECKING:
     import datasets
@@ -41,7 +40,7 @@ THIRTY_FIVE = tuple(sorted((*TEN, *_DIGITS, *_ANIMALS, *_NAMES, *_OTHERS)))
 WORDS = {"speech-commands-35": THIRTY_FIVE, "speech-commands-10": TEN}
 _PLACES = ("", "speech_commands_v0.02", "speech_commands")
 _CLIPS_PER_SHARD = 1000
-_NUM_SAMPLES, _DIGEST = "num_samples", "digest"
+_NUM_SAMPLES = "num_samples"
 # At most so many names in a message.
 _NAMED = 3
 
@@ -83,37 +82,24 @@ def read_clip(path: Path) -> np.ndarray:
     """Samples (length,), int16.
 
     Raises:
-        ValueError: If the file is no WAV file with one channel of 16 bits at 16 kHz, is cut off, or has no samples.
+        ValueError: If the file is no sound with one channel at 16 kHz, is cut off, or has no samples.
     """
     name = "/".join(path.parts[-2:])
-    try:
-        with wave.open(str(path)) as file:
-            channels, width, rate, num = file.getparams()[:4]
-            data = file.readframes(num)
-    except (OSError, EOFError, wave.Error) as error:
-        reason = str(error) or "it is empty or cut off"
-        raise ValueError(f"{name} cannot be read as a WAV file ({reason}); unpack it again or remove it.") from None
-    if (channels, width) != (1, 2):
-        raise ValueError(f"{name} has {channels} channel(s) of {8 * width} bits; one of 16 bits is needed.")
+    samples, rate, is_mixed = read_sound(path, name)
+    if is_mixed:
+        raise ValueError(f"{name} has more than one channel; one is needed, convert the clips or get them again.")
     if rate != RATE:
         raise ValueError(
             f"{name} has {rate:,} samples a second; {RATE:,} are needed, convert the clips or get them again."
         )
-    if len(data) < 2 * num:
-        raise ValueError(
-            f"{name} is cut off after {len(data) // 2:,} of {num:,} samples; unpack it again or remove it."
-        )
-    if num == 0:
-        raise ValueError(f"{name} has no samples; remove it.")
-    return np.frombuffer(data, dtype="<i2").astype(np.int16)
+    return samples
 
 
 def read_clips(shards: Sequence[Any], pad: bool) -> Iterator[dict[str, Any]]:
     """The clips of files; a shard is a sequence of (example_id, path, label)."""
     for example_id, path, label in (entry for shard in shards for entry in shard):
         samples = read_clip(Path(path))
-        digest = hashlib.blake2b(samples.tobytes(), digest_size=8).digest()
-        num = len(samples)
+        num, digest = len(samples), bytes_digest(samples.tobytes())
         samples = samples[:LENGTH]
         if pad and len(samples) < LENGTH:
             samples = np.pad(samples, (0, LENGTH - len(samples)))
@@ -122,7 +108,7 @@ def read_clips(shards: Sequence[Any], pad: bool) -> Iterator[dict[str, Any]]:
             "label": label,
             "example_id": example_id,
             _NUM_SAMPLES: num,
-            _DIGEST: int.from_bytes(digest, "little", signed=True),
+            DIGEST: digest,
         }
 
 
@@ -141,20 +127,12 @@ def _some(names: Sequence[str]) -> str:
 
 
 def find_folder(name: str, data_dir: Path | None) -> Path:
-    """The folder that holds the words.
-
-    Raises:
-        ValueError: If `data_dir` is None.
-        FileNotFoundError: If there is no such folder, or with the names of the missing lists.
-    """
-    if data_dir is None:
-        raise ValueError(f"{name} needs data_dir: {ENTRIES[name].layout}.")
-    if not data_dir.is_dir():
-        raise FileNotFoundError(f"data_dir={str(data_dir)!r} is not a folder; give the folder that holds the words.")
+    """The folder that holds the words: that of several where most of them are."""
+    check_folder(name, data_dir)
+    assert data_dir is not None
 
     def has(place: str) -> int:
-        folder = data_dir / place
-        return sum((folder / item).exists() for item in (*LISTS.values(), *THIRTY_FIVE))
+        return sum((data_dir / place / item).exists() for item in (*LISTS.values(), *THIRTY_FIVE))
 
     return data_dir / max(_PLACES, key=has)
 
@@ -199,13 +177,8 @@ def read_list(folder: Path, file_name: str, words: Sequence[str]) -> set[str]:
     if not path.is_file():
         raise FileNotFoundError(f"Missing in {folder}: {file_name}, which says which clips are held out.")
     chosen, known = [], set(words)
-    for row, raw in enumerate(path.read_bytes().splitlines(), start=1):
-        try:
-            line = raw.decode("utf-8").strip()
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{file_name}, line {row}: byte 0x{raw[error.start]:02x} is not UTF-8; unpack the file again."
-            ) from None
+    for row, line in read_lines(path):
+        line = line.strip()
         word, _, clip = line.partition("/")
         if line and (not clip.endswith(".wav") or "/" in clip):
             raise ValueError(f"{file_name}, line {row}: {line[:60]!r} names no clip; expected word/file.wav.")
@@ -292,16 +265,16 @@ def load(
     parts, notes = s4_parts(folder, clips) if variant == "s4" else official_parts(folder, clips, labels)
     options = {"pad": pad, "words": words, "variant": variant}
     prepared = {part: _prepare(name, folder, clips, labels, parts[part], part, options) for part in SPLITS}
-    _check_labels(name, labels, prepared)
-    _warn_of_repeats(name, prepared)
+    check_labels(name, labels, {part: numbers(split, "label") for part, split in prepared.items()})
+    warn_of_repeats(name, {part: numbers(split, DIGEST) for part, split in prepared.items()})
     notes += _length_notes(name, prepared, pad)
     if len(labels) < len(WORDS[name]):
         notes += f" Only {len(labels)} of its {len(WORDS[name])} words are there: {', '.join(labels)}."
     longest = (
-        LENGTH if pad else max(min(LENGTH, int(_column(split, _NUM_SAMPLES).max())) for split in prepared.values())
+        LENGTH if pad else max(min(LENGTH, int(numbers(split, _NUM_SAMPLES).max())) for split in prepared.values())
     )
     splits = datasets.DatasetDict(
-        {part: split.remove_columns([_NUM_SAMPLES, _DIGEST]) for part, split in prepared.items()}
+        {part: split.remove_columns([_NUM_SAMPLES, DIGEST]) for part, split in prepared.items()}
     )
     return Task(_spec(name, labels, longest, notes), splits.with_format("numpy"), options, (str(folder),))
 
@@ -323,48 +296,19 @@ def _prepare(
             "label": datasets.ClassLabel(names=list(labels)),
             "example_id": datasets.Value("int64"),
             _NUM_SAMPLES: datasets.Value("int64"),
-            _DIGEST: datasets.Value("int64"),
+            DIGEST: datasets.Value("int64"),
         }
     )
     ids = {word: index for index, word in enumerate(labels)}
     entries = [(row, str(folder / clips[row]), ids[clips[row].partition("/")[0]]) for row in rows]
     shards = [tuple(entries[start : start + _CLIPS_PER_SHARD]) for start in range(0, len(entries), _CLIPS_PER_SHARD)]
     # The ids of the clips belong to the key: a file that was added or removed elsewhere moves them.
-    key = fingerprint(name, VERSION, [Path(path) for _, path, _ in entries], part=part, ids=list(rows), **options)
-    return cached_split(read_clips, shards, features, key, constants={"pad": options["pad"]}, part=part)
-
-
-def _column(split: datasets.Dataset, name: str) -> np.ndarray:
-    return split.data.column(name).to_numpy()
-
-
-def _check_labels(name: str, labels: Sequence[str], parts: Mapping[str, datasets.Dataset]) -> None:
-    trained = set(_column(parts["train"], "label").tolist())
-    unseen = [word for index, word in enumerate(labels) if index not in trained]
-    if unseen:
-        raise ValueError(
-            f"{name}: the training part has no clip of {', '.join(unseen)}; unpack the whole archive again."
-        )
-
-
-def _warn_of_repeats(name: str, parts: Mapping[str, datasets.Dataset]) -> None:
-    digests = {part: _column(split, _DIGEST) for part, split in parts.items()}
-    counts = {
-        part: int(np.isin(digests[part], np.concatenate([digests[other] for other in SPLITS[:index]])).sum())
-        for index, part in enumerate(SPLITS)
-        if index
-    }
-    if any(counts.values()):
-        found = " and ".join(f"{count:,} in {part}" for part, count in counts.items() if count)
-        warnings.warn(
-            f"{name}: some clips stand in more than one part ({found} occur earlier, too); they are kept, as "
-            f"published.",
-            stacklevel=3,
-        )
+    key = fingerprint(name, VERSION, [Path(path) for _, path, _ in entries], ids=list(rows), **options)
+    return cached_split(read_clips, shards, features, key, part, constants={"pad": options["pad"]})
 
 
 def _length_notes(name: str, parts: Mapping[str, datasets.Dataset], pad: bool) -> str:
-    lengths = np.concatenate([_column(split, _NUM_SAMPLES) for split in parts.values()])
+    lengths = np.concatenate([numbers(split, _NUM_SAMPLES) for split in parts.values()])
     shorter, longer = int((lengths < LENGTH).sum()), int((lengths > LENGTH).sum())
     if longer:
         warnings.warn(

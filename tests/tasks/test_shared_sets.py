@@ -28,9 +28,7 @@ SETS: dict[str, tuple[str, ...]] = {
     "bidmc_like/HR": ("bidmc-hr", "--data-dir", "bidmc_like"),
     "lra_format/listops": ("lra-listops", "--data-dir", "lra_format"),
     "lra_format/pathfinder32/curv_contour_length_14": ("lra-pathfinder", "--data-dir", "lra_format"),
-    "lra_format/pathfinder32/curv_baseline": (
-        *("lra-pathfinder", "--data-dir", "lra_format", "--option", "level=easy"),
-    ),
+    "lra_format/pathfinder32/curv_baseline": ("lra-pathfinder", "--data-dir", "lra_format", "--option", "level=easy"),
     "lra_format/pathfinder128/curv_contour_length_14": ("lra-pathx", "--data-dir", "lra_format"),
     "lra_format/pathfinder256/curv_contour_length_14": ("lra-pathx256", "--data-dir", "lra_format"),
 }
