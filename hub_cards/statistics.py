@@ -27,6 +27,8 @@ from scipy import stats
 from .runs import Study
 
 Verdict = Literal["higher", "lower", "unclear"]
+# What lies below this share of the measurements is rounding: it is zero, and has no sign to judge or to print.
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class Contrast:
         if interval is None or not interval.excludes_zero:
             return "unclear"
         if self.bootstrap is None:
-            if interval.high - interval.low < 1e-9:
+            if not self.paired.sd:
                 return "unclear"
         elif not self.bootstrap.excludes_zero or (self.bootstrap.low > 0) != (interval.low > 0):
             return "unclear"
@@ -124,7 +126,7 @@ def summarise(values: Sequence[float]) -> Summary:
     """Mean, standard deviation and range; needs at least one value."""
     if not values:
         raise ValueError("There are no values to summarise; give at least one.")
-    mean = math.fsum(values) / len(values)
+    mean = _without_rounding(math.fsum(values) / len(values), values)
     return Summary(len(values), mean, _sd(values, mean), min(values), max(values))
 
 
@@ -137,7 +139,8 @@ def t_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | 
     if summary.sd is None:
         return None
     half = float(stats.t.ppf(0.5 + confidence / 2, summary.n - 1)) * summary.sd / math.sqrt(summary.n)
-    return Interval(summary.mean - half, summary.mean + half, confidence)
+    low, high = (_without_rounding(end, values) for end in (summary.mean - half, summary.mean + half))
+    return Interval(low, high, confidence)
 
 
 def corrected_interval(paired: Paired, comparisons: int, confidence: float = 0.95) -> Interval | None:
@@ -159,14 +162,21 @@ def sign_test(differences: Sequence[float]) -> float | None:
 def paired_differences(left: Mapping[int, float], right: Mapping[int, float]) -> Paired | None:
     """`left - right` for each seed both have; `None` if they share no seed."""
     seeds = sorted(set(left) & set(right))
-    return paired_summary({seed: left[seed] - right[seed] for seed in seeds}) if seeds else None
+    if not seeds:
+        return None
+    return paired_summary({s: left[s] - right[s] for s in seeds}, max(abs(v[s]) for v in (left, right) for s in seeds))
 
 
-def paired_summary(differences: Mapping[int, float]) -> Paired:
-    """Statistics of differences already taken, keyed by seed."""
+def paired_summary(differences: Mapping[int, float], scale: float | None = None) -> Paired:
+    """Statistics of differences already taken, keyed by seed.
+
+    `scale` is the largest measurement that went into them, `None` for the largest difference: differences that are
+    equal but for rounding at that scale are made equal, since it would hide exact ties.
+    """
     seeds = tuple(sorted(differences))
-    # Accuracies are shares of a few hundred examples; what lies below 1e-12 is rounding, and would hide exact ties.
-    values = tuple(0.0 if abs(differences[s]) < 1e-12 else differences[s] for s in seeds)
+    scale = max(abs(d) for d in differences.values()) if scale is None else scale
+    digits = -math.floor(math.log10(_ROUNDING * scale)) if _ROUNDING * scale > 0 else 0
+    values = tuple(round(differences[s], digits) + 0.0 if scale else 0.0 for s in seeds)
     summary = summarise(values)
     return Paired(seeds, values, summary.mean, summary.sd, t_interval(values), sign_test(values))
 
@@ -195,8 +205,8 @@ def crossed_bootstrap(
     columns = rng.multinomial(num_examples, counts / num_examples, size=resamples) / num_examples  # (R, K)
     means = np.einsum("rk,rk->r", rows @ patterns, columns)
     tail = (1 - confidence) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return Interval(float(low), float(high), confidence)
+    low, high = (_without_rounding(float(end), patterns.ravel()) for end in np.quantile(means, [tail, 1 - tail]))
+    return Interval(low, high, confidence)
 
 
 def contrast(study: Study, terms: Sequence[Term]) -> Contrast | None:
@@ -206,6 +216,7 @@ def contrast(study: Study, terms: Sequence[Term]) -> Contrast | None:
     """
     orientation = 1.0 if study.greater_is_better else -1.0
     differences: dict[int, float] = {}
+    scale = 0.0
     scores: list[NDArray[np.float64]] | None = []
     ids: NDArray[np.int64] | None = None
     for seed in study.seeds:
@@ -213,6 +224,7 @@ def contrast(study: Study, terms: Sequence[Term]) -> Contrast | None:
         whole = [run for run in runs if run is not None]
         if len(whole) < len(terms):
             continue
+        scale = max(scale, *(abs(run.test) for run in whole))
         differences[seed] = orientation * math.fsum(t.sign * r.test for t, r in zip(terms, whole, strict=True))
         predictions = [r.predictions for r in whole]
         row: NDArray[np.float64] | None = None
@@ -229,7 +241,7 @@ def contrast(study: Study, terms: Sequence[Term]) -> Contrast | None:
         return None
     usable = study.metric == "accuracy" and scores
     bootstrap = crossed_bootstrap(np.stack(scores)) if usable and scores else None
-    return Contrast(tuple(terms), paired_summary(differences), bootstrap)
+    return Contrast(tuple(terms), paired_summary(differences, scale), bootstrap)
 
 
 def gain(study: Study, model: str, arm: str, over: str) -> Contrast | None:
@@ -250,6 +262,10 @@ def gap_change(study: Study, model: str, other: str, arm: str, before: str) -> C
 def _sd(values: Sequence[float], mean: float) -> float | None:
     if len(values) < 2:
         return None
-    sd = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
     # Equal values whose mean is rounded must not look as if they varied.
-    return 0.0 if sd < 1e-12 * max(1.0, abs(mean)) else sd
+    return _without_rounding(math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)), values)
+
+
+def _without_rounding(result: float, values: Sequence[float] | NDArray[np.float64]) -> float:
+    """`result`, or 0 where it is no more than the rounding of the `values` that it was computed from."""
+    return 0.0 if abs(result) <= _ROUNDING * float(np.max(np.abs(values))) else result

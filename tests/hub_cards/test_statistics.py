@@ -99,6 +99,35 @@ def test_rounding_is_no_difference():
     assert paired is not None and paired.differences == (0.0, 0.0) and paired.sd == 0.0 and paired.sign_p is None
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e6, 1e-15])
+def test_ends_of_rounding_size_are_zero(scale):
+    # A third of one example up in one seed and down in another: resamples that cancel leave rounding, not a gain.
+    rng, sign = np.random.default_rng(0), np.array([-1.0, 1.0, 1.0, 1.0])
+    ends = []
+    for _ in range(300):
+        scores = np.zeros((3, 150))
+        for row in scores:
+            row[rng.choice(12, size=5)] = scale * rng.choice(sign, size=5)
+        interval = crossed_bootstrap(scores, resamples=500)
+        assert interval is not None
+        ends += [interval.low, interval.high]
+    # One example less in one seed is the smallest step there is.
+    assert 0.0 in ends and all(end == 0 or abs(end) > 0.9 * scale / 450 / 100 for end in ends)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e6, 1e-15])
+def test_rounding_is_relative_to_the_measurements(scale):
+    # 0.3 - 0.2 and 0.2 - 0.1 differ by rounding, and so does their difference from 0.1.
+    left, right = {0: 0.3, 1: 0.2, 2: 0.8}, {0: 0.2, 1: 0.1, 2: 0.7}
+    equal = paired_differences({s: v * scale for s, v in left.items()}, {s: v * scale for s, v in right.items()})
+    assert equal is not None and equal.sd == 0.0 and equal.interval is not None
+    assert equal.interval.high == equal.interval.low == pytest.approx(0.1 * scale)
+    sums = paired_differences(
+        {s: v * scale for s, v in {0: 0.1, 1: 0.2, 2: 0.3}.items()}, {0: 0.0, 1: 0.0, 2: 0.6 * scale}
+    )
+    assert sums is not None and sums.mean == 0.0
+
+
 def test_bootstrap_is_seeded_and_agrees_with_plain_resampling():
     rng = np.random.default_rng(3)
     scores = rng.integers(-1, 2, size=(4, 50)).astype(float)
