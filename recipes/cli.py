@@ -123,26 +123,20 @@ def compare(
         _print_plan(recipe, chosen_models, chosen_arms, seeds)
         return
     typer.echo(f"Comparing {', '.join(chosen_models)} on {recipe.task}; loading ...")
-    from .study import StudyError, run_study
+    from .study import run_study
 
-    command = shlex.join(["neverscratch", *sys.argv[1:]])
-    try:
-        run_study(
-            recipe,
-            chosen_models,
-            chosen_arms,
-            list(range(seeds)),
-            folder,
-            name=name,
-            jobs=jobs,
-            command=command,
-            replace=replace,
-        )
-    except StudyError:
-        if any(folder.glob("*/*/seed-*/run.json")):
-            report(folder)
-        raise
-    report(folder)
+    run_study(
+        recipe,
+        chosen_models,
+        chosen_arms,
+        list(range(seeds)),
+        folder,
+        name=name,
+        jobs=jobs,
+        command=shlex.join(["neverscratch", *sys.argv[1:]]),
+        replace=replace,
+        report=report,
+    )
 
 
 def _print_plan(recipe: Recipe, models: list[str], arms: list[str], seeds: int) -> None:

@@ -11,6 +11,8 @@ import platform
 import re
 import shutil
 import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,7 @@ def run_study(
     jobs: int = 2,
     command: str = "",
     replace: bool = False,
+    report: Callable[[Path], None] | None = None,
 ) -> None:
     """Train what is missing and write the run folders, baselines and `study.json`.
 
@@ -72,6 +75,8 @@ def run_study(
         jobs: Worker processes, each with `recipe.num_threads` threads; the digits do not depend on it.
         command: What the user typed, recorded in `study.json`.
         replace: Whether a comparison with other settings in the same folder may be trained anew.
+        report: Called with the folder once there is something to report, also when runs failed, and before another
+            process can work in it.
 
     Raises:
         ValueError: the settings, the data or the folder cannot be used; nothing was trained.
@@ -84,26 +89,45 @@ def run_study(
     data = data_digest(load_subset(recipe.task, recipe.task_options, None, 0))
     runs = expand(recipe, models, arms, seeds, data)
     study_dir.mkdir(parents=True, exist_ok=True)
+    with _locked(study_dir):
+        todo = [run for run in runs if not run.is_done(study_dir)]
+        done = len(runs) - len(todo)
+        print(f"{name}: {len(runs)} runs ({done} done), {jobs} at a time, results in {study_dir}", flush=True)
+        earlier = _earlier_runs(study_dir, recipe, runs, data)
+        record = _study_record(recipe, runs + earlier, spec, subsets[seeds[0]])
+        write_json(study_dir / "study.json", {"study": name, "command": command, "jobs": jobs, **record})
+        for seed in {run.seed for run in earlier} - subsets.keys():
+            subsets[seed] = _subset(recipe, seed)
+        _write_baselines(dict(sorted(subsets.items())), study_dir)
+        plan = Plan(todo, len(runs), study_dir / "stages", lambda run: _publish_and_tell(run, recipe, study_dir))
+        try:
+            _train_missing(plan, jobs, recipe.num_threads)
+        except StudyError:
+            if report is not None and any(study_dir.glob("*/*/seed-*/run.json")):
+                _write_examples(runs, study_dir)
+                report(study_dir)
+            raise
+        _write_examples(runs, study_dir)
+        _prune(study_dir)
+        if report is not None:
+            report(study_dir)
+
+
+@contextmanager
+def _locked(study_dir: Path) -> Iterator[None]:
     try:
-        with FileLock(study_dir / ".lock", timeout=0):
-            todo = [run for run in runs if not run.is_done(study_dir)]
-            done = len(runs) - len(todo)
-            print(f"{name}: {len(runs)} runs ({done} done), {jobs} at a time, results in {study_dir}", flush=True)
-            earlier = _earlier_runs(study_dir, recipe, runs, data)
-            record = _study_record(recipe, runs + earlier, spec, subsets[seeds[0]])
-            write_json(study_dir / "study.json", {"study": name, "command": command, "jobs": jobs, **record})
-            for seed in {run.seed for run in earlier} - subsets.keys():
-                subsets[seed] = _subset(recipe, seed)
-            _write_baselines(dict(sorted(subsets.items())), study_dir)
-            plan = Plan(todo, len(runs), study_dir / "stages", lambda run: _publish_and_tell(run, recipe, study_dir))
-            failures = execute(plan, jobs, recipe.num_threads) if todo else []
-            _write_examples(runs, study_dir)
-            if failures:
-                lines = [f"{len(failures)} of {len(runs)} runs failed; the others are kept.", *failures]
-                raise StudyError("\n".join(lines))
-            _prune(study_dir)
+        lock = FileLock(study_dir / ".lock").acquire(timeout=0)
     except Timeout:
         raise StudyError(f"Another process is working in {study_dir}; wait for it, or choose another --out.") from None
+    with lock:
+        yield
+
+
+def _train_missing(plan: Plan, jobs: int, num_threads: int) -> None:
+    failures = execute(plan, jobs, num_threads) if plan.runs else []
+    if failures:
+        lines = [f"{len(failures)} of {plan.total_runs} runs failed; the others are kept.", *failures]
+        raise StudyError("\n".join(lines))
 
 
 def check_study(

@@ -9,6 +9,7 @@ from importlib import resources
 import pytest
 import torch
 import yaml
+from filelock import FileLock
 from safetensors.torch import load_file
 from tiny_recipe import RAW
 from transformers import AutoModelForSequenceClassification
@@ -209,6 +210,12 @@ def test_compare_writes_the_page_and_the_table(recipe_file, tmp_path, monkeypatc
     assert "s4d" in page and "logistic regression" in page
     for run in out.glob("s4d/*/seed-*"):
         assert (run / "README.md").is_file()
+    # A folder that another process works in is left alone, its page included.
+    (out / "report.md").unlink()
+    with FileLock(out / ".lock"):
+        assert call(*arguments, monkeypatch=monkeypatch) == 1
+    assert "Another process is working in" in capsys.readouterr().err and not (out / "report.md").exists()
+    assert call(*arguments, monkeypatch=monkeypatch) == 0 and (out / "report.md").is_file()
 
 
 def test_ctrl_c_keeps_finished_stages_and_says_how_to_go_on(recipe_file, tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from filelock import FileLock, Timeout
 from safetensors.torch import load_file
 from tiny_recipe import RAW
 from transformers import AutoFeatureExtractor, AutoModelForSequenceClassification
@@ -323,11 +324,22 @@ def test_a_failing_run_is_reported_and_the_others_are_kept(raw_recipe, tmp_path)
 
 
 def test_two_studies_in_one_folder_are_refused(recipe, tmp_path):
-    from filelock import FileLock
-
     with FileLock(tmp_path / ".lock"):
         with pytest.raises(StudyError, match="Another process is working in"):
-            run_study(recipe, ["s4d"], ["scratch"], [0], tmp_path, name="tiny")
+            run_study(recipe, ["s4d"], ["scratch"], [0], tmp_path, name="tiny", report=pytest.fail)
+
+
+def test_the_page_is_written_while_the_folder_is_locked(finished, recipe, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "tiny")
+    seen = []
+
+    def report(study_dir):
+        with pytest.raises(Timeout):
+            FileLock(study_dir / ".lock").acquire(timeout=0)
+        seen.append(study_dir)
+
+    run_study(recipe, ["s4d"], ["scratch"], [0], folder, name="tiny", report=report)
+    assert seen == [folder]
 
 
 def test_a_half_written_run_folder_is_not_taken_for_done(finished, recipe, tmp_path):
