@@ -171,6 +171,7 @@ def _context(
         "still_improving": run.still_improving,
         "stages": stages,
         "source": None if run.source is None else scrub(run.source),
+        "changes": scrub(", ".join(map(str, info.get("changes") or ()))),
         "seeds": ", ".join(f"{k} {v}" for k, v in run.seeds.items()),
         "versions": ", ".join(f"{k} {v}" for k, v in versions.items()),
         "commit": info.get("commit") or study.get("commit"),

@@ -445,7 +445,11 @@ def _protocol_table(study: Study) -> Table:
 
     add("task", f"{task['name']}" + (f", version {task['version']}" if task.get("version") is not None else ""))
     recipe = info.get("recipe") or {}
-    add("where the setting comes from", recipe.get("source"))
+    by_hand = f" Set otherwise here: {', '.join(recipe['changes'])}." if recipe.get("changes") else ""
+    add(
+        "where the setting comes from",
+        f"The recipe: {recipe.get('source')}{by_hand}" if by_hand else recipe.get("source"),
+    )
     add("source of the data", task.get("source"))
     add("licence of the data", task.get("license"))
     add("citation of the data", task.get("citation"))

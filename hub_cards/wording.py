@@ -16,7 +16,7 @@ from itertools import combinations
 from typing import Literal
 
 from .formats import Scale, format_about, format_count, join_words, seeds_word, spell
-from .runs import MATCHED, SCRATCH, SPT, Study
+from .runs import MATCHED, SCRATCH, SPT, Study, scrub
 from .statistics import Contrast, Interval, corrected_interval, gain, gap, gap_change, sign_test
 
 Kind = Literal["helped", "helped-unmatched", "extra-training", "longer-better", "hurt", "unclear", "missing"]
@@ -518,6 +518,11 @@ def _several_comparisons(study: Study, models: Sequence[ModelAnswer]) -> list[st
 
 
 def _not_tuned(study: Study, models: Sequence[ModelAnswer]) -> list[str]:
+    if changes := (study.info.get("recipe") or {}).get("changes"):
+        return [
+            f"Set by hand: {scrub(', '.join(changes))}. How these were chosen is not on record; others can change the "
+            f"size of a gain and even its sign (the rest: {PROTOCOL})."
+        ]
     return [
         "Settings were not tuned for each model and arm; others can change the size of a gain and even its sign (how "
         f"they were chosen: {PROTOCOL})."
@@ -527,9 +532,7 @@ def _not_tuned(study: Study, models: Sequence[ModelAnswer]) -> list[str]:
 def _few_seeds(study: Study, models: Sequence[ModelAnswer]) -> list[str]:
     number = max((len(study.select(m.model, a)) for m in models for a in study.arms), default=0)
     if number == 1:
-        return [
-            "One seed shows one outcome and nothing about how much it would vary; run more seeds (--seeds 3 or more)."
-        ]
+        return ["One seed shows one outcome, and nothing of how much it would vary; run more (--seeds 3 or more)."]
     if number >= 6 or number < 1:
         return []
     p = sign_test([1.0] * number)

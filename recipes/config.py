@@ -131,6 +131,8 @@ class Recipe(_Strict):
     finetune: Stage
     models: dict[str, ModelEntry]
     default_models: list[str] | None = Field(default=None, min_length=1, description="compared unless told otherwise")
+    # Set by hand, so that `source` is not read as if it spoke of these values too: "key=value (recipe: value)".
+    changes: list[str] = []
 
     @field_validator("models", mode="before")
     @classmethod
@@ -260,9 +262,24 @@ def load_recipe(name: str, settings: typing.Sequence[str] = ()) -> Recipe:
         path = Path(f"{name}.yaml")
     if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
         raise ValueError(f"{path.name} must hold a mapping with task, objective, pretrain, finetune and models.")
+    before = _flat({key: value for key, value in raw.items() if key != "task_options"})
     for setting in settings:
         apply_setting(raw, setting)
-    return parse_recipe(raw, path.name)
+    after = _flat({key: value for key, value in raw.items() if key != "task_options"})
+    changes = [
+        f"{key}={value} (recipe: {before.get(key, 'not set')})"
+        for key, value in after.items()
+        if key not in before or before[key] != value
+    ]
+    return parse_recipe({**raw, "changes": [*raw.get("changes", ()), *changes]}, path.name)
+
+
+def _flat(raw: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values by their dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in raw.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
 
 
 def _read_yaml(path: Path) -> Any:

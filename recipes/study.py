@@ -162,8 +162,8 @@ def _check_folder(folder: Path, recipe: Recipe, replace: bool) -> None:
     record = train.read_json(folder / "study.json")
     if record is not None and "recipe" in record and "runs" in record:
         old, new = record["recipe"], recipe.model_dump(mode="json")
-        # Which models are compared by default changes no run.
-        keys = (old.keys() | new.keys()) - {"default_models"}
+        # Which models are compared by default changes no run, nor whether a value came from the file or by hand.
+        keys = (old.keys() | new.keys()) - {"default_models", "changes"}
         changed = sorted(key for key in keys if old.get(key) != new.get(key))
         if changed and not replace:
             raise ValueError(
@@ -342,6 +342,7 @@ def _run_record(run: Run, recipe: Recipe, records: list[dict[str, Any]]) -> dict
         "commit": last["commit"],
         "num_threads": recipe.num_threads,
         "selection": recipe.select,
+        "changes": recipe.changes,
     }
 
 

@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard
 from synthetic_study import write_study
 
 from neverscratch.hub_cards import write_card
-from neverscratch.hub_cards.card import is_generated
+from neverscratch.hub_cards.card import is_generated, render_card
 
 
 @pytest.fixture
@@ -51,6 +51,13 @@ def test_text_says_how_to_repeat_it(run: Path):
     ):
         assert part in text, part
     assert "still falling" not in text and "None" not in text
+
+
+def test_what_was_set_by_hand_is_said(run: Path):
+    assert "Set otherwise" not in render_card(run)
+    info = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**info, "changes": ["finetune.max_steps=20 (recipe: 1500)"]}))
+    assert "- Set otherwise than in the recipe: finetune.max\\_steps=20 (recipe: 1500).\n" in render_card(run)
 
 
 def test_three_lines_of_python(run: Path):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import shutil
 from html.parser import HTMLParser
@@ -180,6 +181,18 @@ def test_settings_machine_and_guess_are_shown(tmp_path: Path):
     write_report(old)
     text = (old / "report.md").read_text(encoding="utf-8")
     assert "own subset" not in text and "most frequent value" not in text and "| machine |" not in text
+
+
+def test_what_was_set_by_hand_stands_beside_what_the_recipe_says(tmp_path: Path):
+    folder = write_study(tmp_path / "digits", complete=True)
+    info = json.loads((folder / "study.json").read_text())
+    info["recipe"] |= {"source": "Nothing was tuned.", "changes": ["finetune.max_steps=20 (recipe: 1500)"]}
+    (folder / "study.json").write_text(json.dumps(info))
+    write_report(folder)
+    text = (folder / "report.md").read_text(encoding="utf-8").replace("\\", "")
+    (source,) = (line for line in text.splitlines() if "Nothing was tuned." in line)
+    assert "The recipe: Nothing was tuned. Set otherwise here: finetune.max_steps=20 (recipe: 1500)." in source
+    assert "Set by hand: finetune.max_steps=20 (recipe: 1500)" in text and "Settings were not tuned" not in text
 
 
 def test_changing_columns_stay(folder: Path):

@@ -73,6 +73,24 @@ def test_settings_are_read_as_numbers():
     assert recipe.train_size == 100
 
 
+def test_what_was_set_by_hand_is_on_record(tmp_path, raw_recipe):
+    settings = ["finetune.max_steps=20", "train_size=300", "models.s4d.config.d_state=16", "finetune.adam_beta2=0.98"]
+    changes = load_recipe("digits", settings).changes
+    assert changes == [
+        "finetune.max_steps=20 (recipe: 1500)",
+        "finetune.adam_beta2=0.98 (recipe: not set)",
+        "models.s4d.config.d_state=16 (recipe: 32)",
+    ]
+    assert load_recipe("digits").changes == []
+    # The recipe of a run can be run again, and still says what its source does not.
+    path = tmp_path / "again.yaml"
+    path.write_text(yaml.safe_dump({**raw_recipe, "changes": ["select=last (recipe: best)"]}))
+    assert load_recipe(str(path), ["mask_ratio=0.4"]).changes == [
+        "select=last (recipe: best)",
+        "mask_ratio=0.4 (recipe: 0.5)",
+    ]
+
+
 def test_a_task_without_a_recipe_gets_that_of_a_small_one(tmp_path):
     recipe = load_recipe("ucr:ECG200", [f"task_options.data_dir={tmp_path}", "finetune.max_steps=7"])
     assert recipe.task == "ucr:ECG200" and recipe.objective == "masked_values" and recipe.train_size is None
