@@ -6,6 +6,7 @@ line style of its own.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -41,6 +42,10 @@ _MORE_STYLES: tuple[tuple[str, str, LineStyle], ...] = (
     ("#E69F00", "P", "--"),
     ("#555555", "X", "-."),
 )
+# Dashes of plain baselines in the order of their values; "chance" is dotted.
+_LEVEL_DASHES = ((6, 2), (6, 2, 1.5, 2), (2.5, 1.5), (12, 3), (6, 2, 1.5, 2, 1.5, 2), (12, 3, 2, 3))
+# How far intervals widen the axis of gains, in spans of the seeds: two seeds' are several times as wide.
+_WIDEST = 1.5
 _MASK_COLOUR = "#CC79A7"
 _TEXT_LINES = 6
 _GREY = "#666666"
@@ -125,21 +130,31 @@ def _draw_gains(study: Study, models: list[str], folder: Path) -> list[Picture]:
     axes = figure.subplots()
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.axvline(0, color=_GREY, linewidth=1.1)
+    left, right = _gain_limits([found for _, _, found in rows])
+    axes.set_xlim(factor * (left - 0.08 * (right - left)), factor * (right + 0.08 * (right - left)))
+    cut = False
     for place, (_, words, found) in zip(places, rows, strict=True):
         colour = ARM_STYLES[SCRATCH if words == "over scratch" else MATCHED][0]
         paired, interval = found.paired, found.paired.interval
         if interval is not None:
-            axes.plot([factor * interval.low, factor * interval.high], [place, place], color=colour, linewidth=2.4)
+            low, high = max(interval.low, left), min(interval.high, right)
+            axes.plot([factor * low, factor * high], [place, place], color=colour, linewidth=2.4)
+            for end, shown, arrow in ((interval.low, low, "<"), (interval.high, high, ">")):
+                if end != shown:
+                    cut = True
+                    axes.plot(factor * shown, place, arrow, color=colour, markersize=9)
         # Seeds stand just below the interval, so that equal ones and the mean stay visible.
         seeds = [factor * d for d in paired.differences]
         axes.plot(seeds, [place + 0.2] * len(seeds), "o", color=colour, markersize=5, alpha=0.6, markeredgewidth=0)
         axes.plot(factor * paired.mean, place, "D", color=colour, markersize=7.5, markeredgecolor="white")
+        share = (paired.mean - left) / (right - left)
         axes.annotate(
             brief(found, scale),
             (factor * paired.mean, place),
             xytext=(0, 7),
             textcoords="offset points",
-            ha="center",
+            # Near a border the figure stands on the side that has room.
+            ha="left" if share < 0.35 else "right" if share > 0.65 else "center",
             fontsize=9.5,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
         )
@@ -152,16 +167,27 @@ def _draw_gains(study: Study, models: list[str], folder: Path) -> list[Picture]:
     axes.set_ylim(at - 0.45, -0.3)
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", labelsize=10)
-    axes.margins(x=0.08)
     unit = "points of test " if scale.is_share else "test "
     axes.set_xlabel(f"gain of spt, {unit}{scale.name}", fontsize=10.5)
     path = _save(figure, folder / "gains.png")
     found_text = "; ".join(f"{model} {words} {brief(found, scale)}" for model, words, found in rows)
     caption = (
         "Gain of self-pretraining: diamond and figure are the mean, the line is its 95% t interval over seeds "
-        "(uncorrected), dots are single seeds. An interval across 0 cannot tell."
+        "(uncorrected), dots are single seeds. An interval across 0 cannot tell"
+        + ("; an arrow marks an interval that goes on beyond the axis." if cut else ".")
     )
     return [Picture(path, f"Gains of spt with 95% t intervals: {found_text}.", caption)]
+
+
+def _gain_limits(gains: list[Contrast]) -> tuple[float, float]:
+    """The part of the axis that is drawn: 0, every seed, and intervals as far as they leave the seeds legible."""
+    seeds = [0.0, *(d for found in gains for d in found.paired.differences)]
+    ends = [x for found in gains if (i := found.paired.interval) is not None for x in (i.low, i.high)]
+    low, high = min(seeds), max(seeds)
+    span = high - low
+    low, high = max(min([low, *ends]), low - _WIDEST * span), min(max([high, *ends]), high + _WIDEST * span)
+    # Gains that are all 0 have no span of their own.
+    return (low, high) if high > low else (-0.01, 0.01)
 
 
 def _draw_accuracy(study: Study, models: list[str], folder: Path) -> Picture:
@@ -221,12 +247,12 @@ def _draw_accuracy(study: Study, models: list[str], folder: Path) -> Picture:
     axes.set_ylabel(scale.axis("test"), fontsize=10.5)
     if scale.is_share:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:g}%"))
-    outside = _draw_levels(study, axes, scale)
+    outside = _draw_levels(study, figure, axes, scale)
     caption = (
         "Test "
         + scale.name
         + ": one mark per seed, a bar at the mean (its value stands under the arm's name), grey lines "
-        "joining runs of the same seed. Dashed lines are plain baselines on the same training data"
+        "joining runs of the same seed. Grey lines are plain baselines on the same training data"
         + (f". Off the axis, which does not start at 0: {join_words(outside)}." if outside else ".")
     )
     path = _save(figure, folder / "accuracy.png")
@@ -239,42 +265,32 @@ def _draw_accuracy(study: Study, models: list[str], folder: Path) -> Picture:
     return Picture(path, f"Test {scale.name} of every run by model and arm. Means: {means}.", caption)
 
 
-def _draw_levels(study: Study, axes: Axes, scale: Scale) -> list[str]:
-    """Baselines and chance as horizontal lines, labelled on the line; those far off the data are returned as text."""
+def _draw_levels(study: Study, figure: Figure, axes: Axes, scale: Scale) -> list[str]:
+    """Baselines and chance as horizontal lines with a legend below; those far off the data are returned as text."""
     by_name: dict[str, list[float]] = {}
     for baseline in study.baselines:
         by_name.setdefault(baseline.name, []).append(baseline.test)
-    levels = [(name, math.fsum(v) / len(v), "--") for name, v in by_name.items()]
+    levels = [(name, math.fsum(v) / len(v)) for name, v in by_name.items()]
     chance = study.task.get("chance")
     if isinstance(chance, (int, float)):
-        levels.append(("chance", float(chance), ":"))
+        levels.append(("chance", float(chance)))
     tests = [r.test for r in study.runs]
     low, high = min(tests), max(tests)
     spread = max(high - low, 0.02 if scale.is_share else 1e-9)
     # A chance level of 10% under accuracies near 90% would flatten every difference, so far levels go to the caption.
     near = [item for item in levels if low - 1.2 * spread <= item[1] <= high + 2.5 * spread]
-    outside = [f"{name} {scale.value(value)}" for name, value, _ in levels if (name, value, _) not in near]
-    everything = [low, high, *(value for _, value, _ in near)]
+    outside = [f"{name} {scale.value(value)}" for name, value in levels if (name, value) not in near]
+    everything = [low, high, *(value for _, value in near)]
     bottom, top = min(everything), max(everything)
     margin = 0.08 * max(top - bottom, spread)
     axes.set_ylim(bottom - margin, top + margin)
-    for index, (name, value, style) in enumerate(sorted(near, key=lambda item: item[1])):
-        axes.axhline(value, color=_GREY, linewidth=1.1, linestyle=style, zorder=1)
-        # Neighbouring labels take turns at the two ends of their lines, so that close levels stay legible.
-        right = index % 2 == 1
-        axes.annotate(
-            f"{name}\u00a0{scale.value(value)}",
-            (1.0 if right else 0.0, value),
-            xycoords=("axes fraction", "data"),
-            xytext=(-2 if right else 2, 2),
-            textcoords="offset points",
-            ha="right" if right else "left",
-            va="bottom",
-            fontsize=9.5,
-            color="#333333",
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
-            zorder=4,
-        )
+    # Labels on the lines would be run through by their neighbours.
+    dashes = itertools.cycle(_LEVEL_DASHES)
+    for name, value in sorted(near, key=lambda item: -item[1]):
+        style: Any = ":" if name == "chance" else (0, next(dashes))
+        axes.axhline(value, color=_GREY, linewidth=1.1, linestyle=style, zorder=1, label=f"{name} {scale.value(value)}")
+    if near:
+        figure.legend(loc="outside lower left", ncols=2, fontsize=9.5, frameon=False, handlelength=3.5)
     return outside
 
 
