@@ -15,7 +15,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from .formats import Scale, format_count, format_flops, format_seconds
 from .report import render
-from .runs import MATCHED, SCRATCH, SPT, Run, read_run, scrub
+from .runs import MATCHED, SCRATCH, SPT, Run, read_object, read_run, scrub
 
 # The last line of a card we wrote: a hash of all that stands above it, so that an edit by hand shows.
 _MARKER = re.compile(r"\n?<!-- neverscratch-card sha256:([0-9a-f]{64}) -->\s*\Z")
@@ -74,8 +74,7 @@ def render_card(run_dir: str | Path) -> str:
     "repeat it."""
     folder = Path(run_dir).resolve()
     try:
-        info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+        info, metrics = read_object(folder / "run.json"), read_object(folder / "metrics.json")
         metric = metrics.get("metric")
         if metric is None and "pretrain" not in metrics:
             raise ValueError("metrics.json names no metric")
@@ -86,7 +85,9 @@ def render_card(run_dir: str | Path) -> str:
             str(info.get("arm") or folder.parent.name),
             int(info.get("seed") or 0),
         )
-    except (OSError, KeyError, ValueError) as error:
+    except ValueError as error:
+        if all((folder / name).is_file() for name in ("run.json", "metrics.json")):
+            raise ValueError(f"{run_dir} is damaged ({error}); copy it again, or train it again.") from None
         raise ValueError(
             f"{run_dir} is no finished run ({error}); give a folder with run.json and metrics.json, as in "
             "runs/digits/s4d/spt/seed-0."

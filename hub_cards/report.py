@@ -28,8 +28,8 @@ from .formats import (
     spell,
 )
 from .runs import MATCHED, SCRATCH, SPT, Run, Study, read_study, scrub
-from .statistics import Contrast, gain, gap, gap_change, summarise
-from .wording import PROTOCOL, answer, mean_total, reading
+from .statistics import Contrast, gain, gap, gap_change, mean_total, summarise
+from .wording import PROTOCOL, answer, reading
 
 # Wall-clock times differ between two runs of the same thing; whoever compares two results.csv leaves these out.
 TIMING_COLUMNS = ("pretrain_seconds", "finetune_seconds", "total_seconds")

@@ -2,7 +2,8 @@
 
 A study folder holds `study.json`, `baselines.json`, `examples.npz` and one folder per run,
 `<model>/<arm>/seed-<n>/`. A run counts when its `run.json` and `metrics.json` are whole; anything less is left out and
-named in `Study.problems`, so that a report of an interrupted study says what it lacks instead of failing.
+named in `Study.problems`, so that a report of an interrupted study says what it lacks instead of failing. A run whose
+folder is there, which is written whole, and cannot be read, is damaged and not merely unfinished.
 """
 
 from __future__ import annotations
@@ -129,6 +130,8 @@ class Study:
     seeds: tuple[int, ...]
     runs: tuple[Run, ...]
     missing: tuple[tuple[str, str, int], ...]
+    damaged: Mapping[tuple[str, str, int], str]
+    """Which of the missing runs are there but cannot be read, and why."""
     problems: tuple[str, ...]
     baselines: tuple[Baseline, ...]
     examples: tuple[Example, ...]
@@ -159,7 +162,8 @@ def order_arms(arms: Iterable[str]) -> tuple[str, ...]:
 def read_study(study_dir: str | Path) -> Study:
     """Read a study folder.
 
-    Runs that are missing, half-written or not named by `study.json` are left out and listed in `missing`/`problems`.
+    Runs that are missing, damaged or not named by `study.json` are left out and listed in `missing`, `damaged` and
+    `problems`.
 
     Raises:
         ValueError: the folder does not exist, is no study, or holds no finished run.
@@ -180,13 +184,15 @@ def read_study(study_dir: str | Path) -> Study:
     task.setdefault("name", info.get("study", path.name))
 
     places = list(product(models, arms, seeds))
-    runs, missing = _read_runs(path, info, places, task, problems)
+    runs, missing, damaged = _read_runs(path, info, places, task, problems)
     listed = {(model, arm, f"seed-{seed}") for model, arm, seed in places}
     others = sorted("/".join(parts) for parts in folders if _seed(parts[2]) is not None and parts not in listed)
     if others:
         problems.append(
             f"{len(others)} run folders are not part of this study.json and were left out: {_some(others)}."
         )
+    if not runs and damaged:
+        raise ValueError(f"{path} holds no run that can be read ({len(missing)} expected): {problems[0]}")
     if not runs:
         detail = " " + problems[0] if problems else ""
         command = info.get("command")
@@ -203,6 +209,7 @@ def read_study(study_dir: str | Path) -> Study:
         seeds=seeds,
         runs=tuple(runs),
         missing=tuple(missing),
+        damaged=damaged,
         problems=tuple(problems),
         baselines=baselines,
         examples=examples,
@@ -218,23 +225,26 @@ def _read_study_json(path: Path) -> dict[str, Any]:
         hint = f"; did you mean {path / inner[0]}?" if inner else ", as in runs/digits."
         raise ValueError(f"{path} has no study.json, so it is no study folder; give one that `compare` wrote{hint}")
     try:
-        return _read_json(path / "study.json")
+        return read_object(path / "study.json")
     except _Unreadable as error:
-        raise ValueError(f"{path / 'study.json'} {error}; run the study's command again to rewrite it.") from None
+        raise ValueError(f"{path}: {error}; run the study's command again to rewrite it.") from None
 
 
 _Place = tuple[str, str, int]
+# How pages and messages tell people to replace a damaged run.
+MEND = "delete its folder and call the study's command again"
 
 
 def _read_runs(
     path: Path, info: Mapping[str, Any], places: Iterable[_Place], task: Mapping[str, Any], problems: list[str]
-) -> tuple[list[Run], list[_Place]]:
-    """The runs of a study that can be used, and the places (model, arm, seed) of those that cannot."""
+) -> tuple[list[Run], list[_Place], dict[_Place, str]]:
+    """The runs of a study that can be used, the places (model, arm, seed) of those that cannot, and what is damaged."""
     metric = str(task.get("metric", "accuracy"))
     # The stages that the study's present settings lead to; runs of former settings must not be compared with them.
     expected = {(r["model"], r["arm"], int(r["seed"])): tuple(r["keys"]) for r in info.get("runs") or ()}
     runs: list[Run] = []
     missing: list[_Place] = []
+    damaged: dict[_Place, str] = {}
     for place in places:
         if expected and place not in expected:
             continue
@@ -245,15 +255,20 @@ def _read_runs(
             continue
         try:
             run, notes = read_run(path / name, metric, model, arm, seed)
-            if expected.get(place, run.keys) != run.keys:
-                raise _Unreadable("it was made with other settings, code or data than the study has now")
-        except (_Unreadable, AttributeError, TypeError, KeyError) as error:
+        except _Unreadable as error:
             missing.append(place)
-            problems.append(f"Run {name} was left out: {error}.")
+            damaged[place] = str(error)
+            problems.append(f"Run {name} is damaged ({error}) and was left out; {MEND}.")
+            continue
+        if expected.get(place, run.keys) != run.keys:
+            missing.append(place)
+            problems.append(
+                f"Run {name} was left out: it was made with other settings, code or data than the study has now."
+            )
             continue
         runs.append(run)
         problems += [f"Run {name}: {note}." for note in notes]
-    return runs, missing
+    return runs, missing, damaged
 
 
 def read_run(folder: Path, metric: str | None, model: str, arm: str, seed: int) -> tuple[Run, list[str]]:
@@ -264,34 +279,34 @@ def read_run(folder: Path, metric: str | None, model: str, arm: str, seed: int) 
     Raises:
         ValueError: `run.json` or `metrics.json` is missing, broken or without a finite test value.
     """
-    info = _read_json(folder / "run.json")
-    metrics = _read_json(folder / "metrics.json")
-    test = math.nan if metric is None else _number((metrics.get("test") or {}).get(metric))
+    info, metrics = read_object(folder / "run.json"), read_object(folder / "metrics.json")
+    parts = {part: _part(metrics, part, "metrics.json") for part in ("train", "validation", "test", "pretrain")}
+    test = math.nan if metric is None else _number(parts["test"].get(metric))
     if test is None:
-        found = ", ".join((metrics.get("test") or {}).keys()) or "nothing"
+        found = ", ".join(parts["test"]) or "nothing"
         raise _Unreadable(f"metrics.json has no finite test {metric} (it has {found})")
-    stages = [_read_stage(raw) for raw in info.get("stages") or ()]
+    raw_stages = _part(info, "stages", "run.json", list)
+    stages = [_read_stage(raw) for raw in raw_stages]
     notes: list[str] = []
     log = _read_log(folder / "log.jsonl", stages, notes)
     predictions = _read_predictions(folder / "predictions.csv", notes)
     if predictions is not None and metric == "accuracy" and abs(float(predictions.correct.mean()) - test) > 1e-6:
         share = float(predictions.correct.mean())
         notes.append(f"predictions.csv gives a test accuracy of {share:.4f}, metrics.json {test:.4f}")
-    train = metrics.get("train") or {}
-    train_loss = _number(train.get("loss"))
+    train_loss = _number(parts["train"].get("loss"))
     if train_loss is None:
         losses = [e.values["loss"] for e in log if e.stage == "finetune" and "loss" in e.values]
         train_loss = losses[-1] if losses else None
     parameters, selected_step = _number(info.get("parameters")), _number(metrics.get("selected_step"))
-    pretrain = {k: v for k, raw in (metrics.get("pretrain") or {}).items() if (v := _number(raw)) is not None}
+    pretrain = {k: v for k, raw in parts["pretrain"].items() if (v := _number(raw)) is not None}
     run = Run(
         model=model,
         arm=arm,
         seed=seed,
         path=folder,
         metric=metric or "",
-        train=_number(train.get(metric)),
-        validation=_number((metrics.get("validation") or {}).get(metric)),
+        train=_number(parts["train"].get(metric)),
+        validation=_number(parts["validation"].get(metric)),
         test=test,
         train_loss=train_loss,
         selected_step=None if selected_step is None else int(selected_step),
@@ -300,9 +315,9 @@ def read_run(folder: Path, metric: str | None, model: str, arm: str, seed: int) 
         parameters=None if parameters is None else int(parameters),
         stages=tuple(stages),
         pretrain_metrics=pretrain,
-        seeds=dict(info.get("seeds") or {}),
-        source=info.get("source"),
-        keys=tuple(str(raw.get("key")) for raw in info.get("stages") or ()),
+        seeds=_part(info, "seeds", "run.json"),
+        source=None if info.get("source") is None else str(info["source"]),
+        keys=tuple(str(raw.get("key")) for raw in raw_stages),
         recipe=_read_recipe(folder),
         log=log,
         predictions=predictions,
@@ -310,18 +325,23 @@ def read_run(folder: Path, metric: str | None, model: str, arm: str, seed: int) 
     return run, notes
 
 
-def _read_stage(raw: Mapping[str, Any]) -> Stage:
+def _read_stage(raw: Any) -> Stage:
+    if not isinstance(raw, dict):
+        raise _Unreadable(f"stages in run.json holds {_kind(raw)} where an object is expected")
+    steps = raw.get("steps", 0)
+    if not isinstance(steps, int):
+        raise _Unreadable("steps in run.json is no whole number")
     examples_seen, batch_size = _number(raw.get("examples_seen")), _number(raw.get("batch_size"))
     return Stage(
         name=str(raw.get("name", "finetune")),
-        steps=int(raw.get("steps") or 0),
+        steps=steps,
         examples_seen=None if examples_seen is None else int(examples_seen),
         flops=_number(raw.get("flops")),
         seconds=_number(raw.get("seconds")),
         objective=raw.get("objective"),
         learning_rate=_number(raw.get("learning_rate")),
         batch_size=None if batch_size is None else int(batch_size),
-        arguments=dict(raw.get("arguments") or {}),
+        arguments=_part(raw, "arguments", "run.json"),
     )
 
 
@@ -363,16 +383,32 @@ def _number(value: Any) -> float | None:
     return value
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file, or a ValueError that says in half a sentence what is there instead."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise _Unreadable(f"{path.name} is missing (the run was not finished)") from None
+        raise _Unreadable(f"{path.name} is missing") from None
     except (ValueError, OSError):
-        raise _Unreadable(f"{path.name} is not readable as JSON (half-written?)") from None
+        raise _Unreadable(f"{path.name} is cut off or no JSON") from None
     if not isinstance(value, dict):
-        raise _Unreadable(f"{path.name} holds a {type(value).__name__} where an object is expected")
+        raise _Unreadable(f"{path.name} holds {_kind(value)} where an object is expected")
     return value
+
+
+def _part(whole: Mapping[str, Any], key: str, file: str, kind: type = dict) -> Any:
+    """An object or a list inside a file; an empty one where there is none."""
+    value = whole.get(key)
+    if value is not None and not isinstance(value, kind):
+        wanted = "a list" if kind is list else "an object"
+        raise _Unreadable(f"{key} in {file} is {_kind(value)} where {wanted} is expected")
+    return kind() if value is None else value
+
+
+def _kind(value: Any) -> str:
+    """What a JSON value is, in plain words."""
+    names = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "nothing"}
+    return names.get(type(value), "a number")
 
 
 def _read_log(path: Path, stages: list[Stage], notes: list[str]) -> tuple[LogEntry, ...]:

@@ -209,6 +209,14 @@ def crossed_bootstrap(
     return Interval(low, high, confidence)
 
 
+def mean_total(study: Study, model: str, arm: str, quantity: str, stage: str | None = None) -> float | None:
+    """Mean over seeds of `steps`, `examples_seen`, `flops` or `seconds`; `None` if a run does not give it."""
+    runs = study.select(model, arm)
+    values = [float(r.steps(stage)) if quantity == "steps" else r.total(quantity, stage) for r in runs]
+    known = [v for v in values if v is not None]
+    return math.fsum(known) / len(known) if known and len(known) == len(values) else None
+
+
 def contrast(study: Study, terms: Sequence[Term]) -> Contrast | None:
     """Signed sum of arms for every seed that has all of them; `None` if no seed has.
 

@@ -16,8 +16,8 @@ from itertools import combinations
 from typing import Literal
 
 from .formats import Scale, format_about, format_count, join_words, seeds_word, spell
-from .runs import MATCHED, SCRATCH, SPT, Study, scrub
-from .statistics import Contrast, Interval, corrected_interval, gain, gap, gap_change, sign_test
+from .runs import MATCHED, MEND, SCRATCH, SPT, Study, scrub
+from .statistics import Contrast, Interval, corrected_interval, gain, gap, gap_change, mean_total, sign_test
 
 Kind = Literal["helped", "helped-unmatched", "extra-training", "longer-better", "hurt", "unclear", "missing"]
 
@@ -343,14 +343,6 @@ def _gaps(study: Study, scale: Scale) -> list[str]:
     return sentences
 
 
-def mean_total(study: Study, model: str, arm: str, quantity: str, stage: str | None = None) -> float | None:
-    """Mean over seeds of `steps`, `examples_seen`, `flops` or `seconds`; `None` if a run does not give it."""
-    runs = study.select(model, arm)
-    values = [float(r.steps(stage)) if quantity == "steps" else r.total(quantity, stage) for r in runs]
-    known = [v for v in values if v is not None]
-    return math.fsum(known) / len(known) if known and len(known) == len(values) else None
-
-
 def _costs(study: Study, models: Sequence[str]) -> list[str]:
     """Self-pretraining's cost against scratch: one sentence if the models' ratios agree within a tenth, else one each.
 
@@ -590,10 +582,15 @@ def _gone(study: Study, models: Sequence[ModelAnswer]) -> list[str]:
     if not study.missing:
         return []
     total = len(study.models) * len(study.arms) * len(study.seeds)
-    names = [f"{m}/{a}/seed-{s}" for m, a, s in study.missing]
-    verb = "is" if len(names) == 1 else "are"
-    listed = ", ".join(names[:4]) + (", \u2026" if len(names) > 4 else "")
-    return [
-        f"{len(names)} of {total} runs {verb} not finished ({listed}). Means use the runs there are, so arms may rest "
-        "on different seeds; differences use only seeds that have both sides."
-    ]
+    unfinished = [f"{m}/{a}/seed-{s}" for m, a, s in study.missing if (m, a, s) not in study.damaged]
+    damaged = [f"{m}/{a}/seed-{s}: {reason}" for (m, a, s), reason in study.damaged.items()]
+    found = []
+    for names, words, mend in ((unfinished, "not finished", ""), (damaged, "damaged", f"; {MEND}")):
+        if names:
+            verb = "is" if len(names) == 1 else "are"
+            listed = ", ".join(names[:4]) + (", \u2026" if len(names) > 4 else "")
+            found.append(f"{len(names)} of {total} runs {verb} {words} ({listed}){mend}")
+    means = (
+        "Means use the runs there are, so arms may rest on different seeds; differences use only seeds that have both"
+    )
+    return [f"{'. '.join(found)}. {means} sides."]

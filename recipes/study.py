@@ -160,7 +160,7 @@ def _check_folder(folder: Path, recipe: Recipe, replace: bool) -> None:
     if not folder.is_dir() or all(path.name.startswith(".") for path in folder.iterdir()):
         return
     record = train.read_json(folder / "study.json")
-    if record is not None and "recipe" in record and "runs" in record:
+    if record is not None and isinstance(record.get("recipe"), dict) and isinstance(record.get("runs"), list):
         old, new = record["recipe"], recipe.model_dump(mode="json")
         # Which models are compared by default changes no run, nor whether a value came from the file or by hand.
         keys = (old.keys() | new.keys()) - {"default_models", "changes"}
@@ -176,13 +176,18 @@ def _check_folder(folder: Path, recipe: Recipe, replace: bool) -> None:
 
 def _earlier_runs(folder: Path, recipe: Recipe, runs: list[Run], data: str) -> list[Run]:
     """Runs of an earlier call with the same settings but other models, arms or seeds: they stay in the report."""
-    record = train.read_json(folder / "study.json") or {}
+    entries = (train.read_json(folder / "study.json") or {}).get("runs")
     named = {(run.model, run.arm, run.seed) for run in runs}
     earlier = []
-    for entry in record.get("runs", ()):
-        if (entry["model"], entry["arm"], entry["seed"]) not in named and entry["model"] in recipe.models:
-            run = expand(recipe, [entry["model"]], [entry["arm"]], [entry["seed"]], data)[0]
-            earlier += [run] if run.keys == entry["keys"] and run.is_done(folder) else []
+    for entry in entries if isinstance(entries, list) else ():
+        try:
+            model, arm, seed, keys = (entry[name] for name in ("model", "arm", "seed", "keys"))
+        except (KeyError, TypeError):
+            # The record was damaged, and is written anew.
+            continue
+        if (model, arm, seed) not in named and model in recipe.models and arm in ARMS:
+            run = expand(recipe, [model], [arm], [seed], data)[0]
+            earlier += [run] if run.keys == keys and run.is_done(folder) else []
     return earlier
 
 
@@ -384,11 +389,18 @@ def _write_examples(runs: list[Run], study_dir: Path) -> None:
 
 def _prune(study_dir: Path) -> None:
     """After a whole study, drop stages that nobody needs: published, replaced by other settings, or broken off."""
-    found = [train.read_json(path) for path in study_dir.glob("*/*/seed-*/run.json")]
-    records = [record for record in found if record and record.get("stages") and "model_type" in record]
-    published = {record["stages"][-1]["key"] for record in records}
-    # A model and seed have one self-pretraining; under another key it is that of former settings.
-    current = {(r["model_type"], r["seeds"]["init"]): r["stages"][0]["key"] for r in records if len(r["stages"]) > 1}
+    published, current = set(), {}
+    for path in study_dir.glob("*/*/seed-*/run.json"):
+        try:
+            record = train.read_json(path) or {}
+            keys = [stage["key"] for stage in record["stages"]]
+            published.add(keys[-1])
+            # A model and seed have one self-pretraining; under another key it is that of former settings.
+            if len(keys) > 1:
+                current[record["model_type"], record["seeds"]["init"]] = keys[0]
+        except (KeyError, TypeError, IndexError):
+            # A damaged run of another call decides nothing.
+            continue
     for path in (study_dir / "stages").glob("*/stage.json"):
         record, key = train.read_json(path), path.parent.name
         if record is None or not re.fullmatch("[0-9a-f]{16}", key):

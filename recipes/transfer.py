@@ -36,6 +36,13 @@ def check_checkpoint(folder: Path) -> None:
     """
     for name in ("config.json", "preprocessor_config.json"):
         read_checkpoint_json(folder / name)
+    if (folder / "run.json").is_file():
+        record = read_checkpoint_json(folder / "run.json")
+        if not isinstance(record.get("stages"), list) or not isinstance(record.get("seeds"), dict):
+            raise ValueError(
+                f"{folder / 'run.json'} does not say which stages and seeds made these weights; copy the checkpoint "
+                "again, or remove that file to use the weights without their history."
+            )
     index = folder / "model.safetensors.index.json"
     shards = read_checkpoint_json(index).get("weight_map", {}).values() if index.is_file() else ["model.safetensors"]
     for path in sorted({folder / shard for shard in shards}):

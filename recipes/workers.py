@@ -50,7 +50,8 @@ class Run:
         try:
             keys = [stage["key"] for stage in record["stages"]]  # type: ignore[index]
             lines = len((folder / "predictions.csv").read_text(encoding="utf-8").splitlines())
-            whole = metrics is not None and lines == 1 + record["sizes"]["test"]  # type: ignore[index]
+            whole = metrics["metric"] in metrics["test"]  # type: ignore[index]
+            whole = whole and lines == 1 + record["sizes"]["test"]  # type: ignore[index]
         except (OSError, ValueError, TypeError, KeyError):
             return False
         return whole and keys == self.keys and train.has_weights(folder)

@@ -144,6 +144,14 @@ def test_a_pretrained_checkpoint_has_a_card_without_results(run: Path, tmp_path:
 
 
 @pytest.mark.parametrize("name", ["run.json", "metrics.json"])
+@pytest.mark.parametrize("content", ["{", "[1]", '{"stages": 3, "test": 3, "metric": "accuracy"}'])
+def test_a_damaged_run_is_called_damaged(run: Path, name: str, content: str):
+    (run / name).write_text(content)
+    with pytest.raises(ValueError, match=rf"seed-0 is damaged \(.*{name}.*\); copy it again, or train it again"):
+        write_card(run)
+
+
+@pytest.mark.parametrize("name", ["run.json", "metrics.json"])
 def test_unfinished_run(run: Path, name: str):
     (run / name).unlink()
     with pytest.raises(ValueError, match=r"is no finished run .*; give a folder with run\.json and metrics\.json"):

@@ -237,7 +237,9 @@ def test_interrupted_study(tmp_path: Path):
     shutil.rmtree(folder / "s4d" / "spt")
     (folder / "transformer/spt/seed-1/metrics.json").write_text("{")
     text = Page(write_report(folder).html.read_text(encoding="utf-8")).text
-    assert "4 of 18 runs are not finished" in text and "transformer/spt/seed-1 was left out" in text
+    assert "3 of 18 runs are not finished (s4d/spt/seed-0," in text
+    assert "1 of 18 runs is damaged (transformer/spt/seed-1: metrics.json is cut off or no JSON)" in text
+    assert "delete its folder and call the study's command again" in text
     assert "or s4d the runs needed to judge self-pretraining are missing" in text
     assert "seed 0: " in text
 

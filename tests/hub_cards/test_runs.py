@@ -49,7 +49,7 @@ def test_empty_study_names_the_command(tmp_path: Path):
 def test_broken_study_json(tmp_path: Path):
     folder = write_study(tmp_path / "s")
     (folder / "study.json").write_text('{"study": ')
-    with pytest.raises(ValueError, match="not readable as JSON.*run the study's command again"):
+    with pytest.raises(ValueError, match="s: study.json is cut off or no JSON; run the study's command again"):
         read_study(folder)
 
 
@@ -64,9 +64,46 @@ def test_half_written_runs_are_skipped_and_named(tmp_path: Path):
     study = read_study(folder)
     assert len(study.runs) == 15 and len(study.missing) == 3
     text = "\n".join(study.problems)
-    assert "s4d/spt/seed-0 was left out: metrics.json is not readable as JSON" in text
-    assert "s4d/spt/seed-1 was left out: run.json is missing" in text
-    assert "s4d/spt/seed-2 was left out: metrics.json has no finite test accuracy" in text
+    assert "Run s4d/spt/seed-0 is damaged (metrics.json is cut off or no JSON)" in text
+    assert "Run s4d/spt/seed-1 is damaged (run.json is missing)" in text
+    assert "Run s4d/spt/seed-2 is damaged (metrics.json has no finite test accuracy" in text
+    assert {place for place in study.damaged} == set(study.missing)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        ("metrics.json", [1], "metrics.json holds a list where an object is expected"),
+        ("metrics.json", {"test": [0.9]}, "test in metrics.json is a list where an object is expected"),
+        ("metrics.json", {"train": "good"}, "train in metrics.json is a text where an object is expected"),
+        ("metrics.json", {"pretrain": 3}, "pretrain in metrics.json is a number where an object is expected"),
+        ("metrics.json", {"test": {"accuracy": "0.9"}}, "metrics.json has no finite test accuracy"),
+        ("run.json", {"stages": {"name": "finetune"}}, "stages in run.json is an object where a list is expected"),
+        ("run.json", {"stages": [3]}, "stages in run.json holds a number where an object is expected"),
+        ("run.json", {"stages": [{"steps": "many"}]}, "steps in run.json is no whole number"),
+        ("run.json", {"stages": [{"steps": 3, "arguments": 3}]}, "arguments in run.json is a number where an object"),
+        ("run.json", {"seeds": [1]}, "seeds in run.json is a list where an object is expected"),
+    ],
+)
+def test_a_damaged_file_is_named_with_the_way_out(tmp_path: Path, name, change, reason):
+    folder = write_study(tmp_path / "s", {"a": {"scratch": [300, 301], "spt": [310, 311]}})
+    path = folder / "a/spt/seed-1" / name
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change} if isinstance(change, dict) else change))
+    study = read_study(folder)
+    assert len(study.runs) == 3 and list(study.damaged) == [("a", "spt", 1)]
+    (problem,) = study.problems
+    assert problem.startswith(f"Run a/spt/seed-1 is damaged ({reason}")
+    assert problem.endswith("and was left out; delete its folder and call the study's command again.")
+
+
+def test_a_study_of_damaged_runs_says_so(tmp_path: Path):
+    folder = write_study(tmp_path / "s", {"a": {"scratch": [300, 301]}})
+    for path in folder.glob("*/*/*/run.json"):
+        path.write_text("{")
+    with pytest.raises(
+        ValueError, match=r"no run that can be read \(2 expected\).*seed-0 is damaged \(run.json is cut"
+    ):
+        read_study(folder)
 
 
 def test_runs_outside_the_study_are_left_out(tmp_path: Path):

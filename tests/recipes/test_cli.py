@@ -170,6 +170,8 @@ def test_pretrain_then_finetune_needs_only_the_folder(recipe_file, tmp_path, mon
             b'{"model_type": "neverscratch_s4d", "vocab_size": 9, "d_state": 7}',
             "d_state=7 is not a positive even",
         ),
+        ("run.json", b"{", "run.json is empty, cut off or no JSON object"),
+        ("run.json", b'{"stages": 3, "seeds": {}}', "run.json does not say which stages"),
         ("preprocessor_config.json", b"", "preprocessor_config.json is empty, cut off"),
         ("preprocessor_config.json", None, "holds no preprocessor_config.json"),
     ],
@@ -181,6 +183,7 @@ def test_a_broken_checkpoint_is_refused_in_one_sentence(
     config = FAMILIES["s4d"](vocab_size=20, hidden_size=16, num_hidden_layers=1, d_state=8)
     AUTO_CLASSES["AutoModelForMaskedLM"].from_config(config).save_pretrained(folder)
     (folder / "preprocessor_config.json").write_text("{}")
+    (folder / "run.json").write_text('{"stages": [], "seeds": {}}')
     path = folder / file
     if content is None:
         path.unlink()

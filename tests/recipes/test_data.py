@@ -186,10 +186,77 @@ def test_the_objective_must_fit_the_input():
             data.check_objective(wrong, spec)
 
 
-def test_rows_are_kept_only_while_they_are_few(monkeypatch):
+def same(row: dict, other: dict) -> bool:
+    return row.keys() == other.keys() and all(np.array_equal(row[name], other[name]) for name in row)
+
+
+def test_rows_are_kept_as_long_as_there_is_room(monkeypatch):
     split = prepare(toy("values"), monkeypatch).splits["train"]
-    assert isinstance(data.rows(split), list) and data.rows(split, limit=1) is split
-    assert [row["example_id"] for row in data.rows(split)] == [0, 1, 2, 3]
+    read = []
+    monkeypatch.setattr(split, "encode", lambda value, encode=split.encode: read.append(1) or encode(value))
+    kept = data.KeptRows(split)
+    assert not read and len(kept) == 4
+    for _ in range(2):
+        assert [row["example_id"] for row in kept.__getitems__([2, 0, 2])] == [2, 0, 2]
+    assert len(read) == 2
+    # Room for one row: the others are made each time.
+    small = data.KeptRows(split, limit=data.KeptRows.ROW_BYTES + 100)
+    for _ in range(2):
+        assert all(same(row, split[index]) for index, row in enumerate(small))
+    assert len(small.kept) == 1
+
+
+def test_kept_rows_do_not_hold_what_was_cut(monkeypatch):
+    with pytest.warns(UserWarning, match="lose their end"):
+        split = prepare(toy("text", unit="characters", max_length=2), monkeypatch).splits["train"]
+    kept = data.KeptRows(split)
+    assert kept[3]["input_ids"].base is None and len(kept[3]["input_ids"]) == 2
+
+
+@pytest.mark.parametrize("ragged", [False, True], ids=["even", "ragged"])
+@pytest.mark.parametrize("modality", ["text", "tokens", "values", "image", "audio"])
+def test_a_batch_holds_what_single_examples_hold(modality, ragged, monkeypatch):
+    unit = {"text": {"unit": "bytes"}, "tokens": {"unit": "symbols"}}.get(modality, {})
+    even = INPUTS[modality][:1] * 4
+    other = {"values": [np.ones((length, 2), np.float32) for length in (1, 2, 3, 4)], "image": even}
+    other["audio"] = [np.arange(length, dtype=np.int16) for length in (1, 2, 3, 4)]
+    task = toy(modality, other.get(modality, INPUTS[modality]) if ragged else even, **unit)
+    split = prepare(task, monkeypatch).splits["test"]
+    indices = [3, 0, 3, 1]
+    for index, row in zip(indices, split.__getitems__(indices), strict=True):
+        assert same(row, split[index]) and row[split.input_name].dtype == split[0][split.input_name].dtype
+        raw = split.columns[0][index]
+        assert np.array_equal(row[split.input_name], split.encode(raw))
+
+
+@pytest.mark.parametrize("by_member", [False, True])
+def test_a_batch_of_pairs_holds_what_single_examples_hold(by_member, monkeypatch):
+    split = prepare(toy("text", unit="bytes", is_pair=True), monkeypatch).splits["test"]
+    split = split.members() if by_member else split
+    for indices in ([3, 0, 2, 3], [1], [0, 2]):
+        for index, row in zip(indices, split.__getitems__(indices), strict=True):
+            assert same(row, split[index])
+            pair, member = divmod(index, 2) if by_member else (index, 0)
+            text = INPUTS["text_pair" if member else "text"][pair]
+            assert row["input_ids"].tolist() == [3 + ord(letter) for letter in text]
+
+
+@pytest.mark.parametrize("modality", list(FEATURES))
+def test_the_digest_is_that_of_the_rows_wherever_they_lie(modality, tmp_path):
+    fields = {"text": {"unit": "bytes"}, "tokens": {"unit": "symbols"}}.get(modality.removesuffix("_pair"), {})
+    task = toy(modality.removesuffix("_pair"), is_pair=modality.endswith("_pair"), **fields)
+    digest = data.data_digest(task)
+    task.splits.save_to_disk(tmp_path)
+    on_disk = replace(task, splits=datasets.load_from_disk(tmp_path))
+    pieces = datasets.DatasetDict()
+    for part, split in task.splits.items():
+        pieces[part] = datasets.concatenate_datasets([split.select([0]), split.select([1, 2, 3])])
+    shuffled = datasets.DatasetDict({part: split.select([1, 0, 3, 2]) for part, split in task.splits.items()})
+    back = datasets.DatasetDict({part: split.select([1, 0, 3, 2]) for part, split in shuffled.items()})
+    assert [data.data_digest(replace(task, splits=splits)) for splits in (on_disk.splits, pieces, back)] == 3 * [digest]
+    assert data.data_digest(replace(task, splits=shuffled)) != digest
+    longer = datasets.DatasetDict({**task.splits, "test": task.splits["test"].select([0, 1, 2, 3, 3])})
+    assert data.data_digest(replace(task, splits=longer)) != digest
 
 
 def test_regression_targets_keep_their_units(monkeypatch):

@@ -221,6 +221,26 @@ def test_lost_weights_of_a_run_or_a_stage_are_trained_again(finished, tmp_path):
     assert numbers(tmp_path / "tiny")["s4d/spt/seed-0"] == numbers(finished)["s4d/spt/seed-0"]
 
 
+@pytest.mark.parametrize("content", ["{", "[1]", '{"test": [1]}', '{"stages": 3, "model_type": "x"}'])
+@pytest.mark.parametrize("name", ["run.json", "metrics.json"])
+def test_a_damaged_record_of_a_run_is_not_taken_for_done(finished, recipe, tmp_path, name, content):
+    folder = shutil.copytree(finished, tmp_path / "tiny")
+    run = expand(recipe, ["s4d"], ["scratch"], [0], data_digest(load_task("digits")))[0]
+    assert run.is_done(folder)
+    (run.folder(folder) / name).write_text(content)
+    assert not run.is_done(folder)
+    # Nor does it stop the clearing away at the end.
+    study._prune(folder)
+
+
+@pytest.mark.parametrize("content", [{"recipe": [], "runs": []}, {"recipe": {}, "runs": 3}, {"runs": [3]}])
+def test_a_damaged_study_json_is_written_anew(finished, recipe, tmp_path, content):
+    folder = shutil.copytree(finished, tmp_path / "tiny")
+    (folder / "study.json").write_text(json.dumps(content))
+    run_study(recipe, ["s4d"], ["scratch"], [0], folder, name="tiny")
+    assert [entry["arm"] for entry in json.loads((folder / "study.json").read_text())["runs"]] == ["scratch"]
+
+
 def test_study_json_names_the_stages_of_every_run(finished):
     record = json.loads((finished / "study.json").read_text())
     for entry in record["runs"]:

@@ -215,3 +215,14 @@ def test_still_improving_looks_at_the_last_two_tenths():
     assert not train._still_improving(falling, 1.0)
     assert not train._still_improving([1.0] * 100, 0.9)
     assert not train._still_improving([1.0], 0.9)
+
+
+def test_the_scale_of_a_regression_does_not_reach_the_classes_of_another_task(raw_recipe, tmp_path):
+    recipe = parse_recipe(raw_recipe, "test")
+    spec = stage_spec(recipe, "s4d", "finetune", 0, recipe.finetune.max_steps, arm="scratch")
+    data = train.prepare(recipe.task, {}, recipe.train_size, 0, "classification")
+    config = train.model_config(spec, data, None)
+    config.update({"num_labels": 1, "problem_type": "regression", "label_mean": 80.0, "label_std": 5.0})
+    config.save_pretrained(tmp_path)
+    again = train.model_config(spec, data, tmp_path)
+    assert (again.label_mean, again.label_std, again.num_labels) == (0.0, 1.0, len(data.spec.labels))
