@@ -238,6 +238,8 @@ def model_config(spec: Spec, data: StageData, source: str | Path | None) -> Any:
             # Constant targets have no scale.
             task["label_mean"], task["label_std"] = float(targets.mean()), float(targets.std()) or 1.0
     else:
+        # A checkpoint of a regression would scale the logits of the classes.
+        task["label_mean"], task["label_std"] = 0.0, 1.0
         task["id2label"] = dict(enumerate(data.spec.labels))
         task["label2id"] = {label: index for index, label in enumerate(data.spec.labels)}
     if source is not None:
