@@ -219,8 +219,8 @@ def test_still_improving_looks_at_the_last_two_tenths():
 
 def test_the_scale_of_a_regression_does_not_reach_the_classes_of_another_task(raw_recipe, tmp_path):
     recipe = parse_recipe(raw_recipe, "test")
-    spec = stage_spec(recipe, "s4d", "finetune", 0, recipe.finetune.max_steps, arm="scratch")
-    data = train.prepare(recipe.task, {}, recipe.train_size, 0, "classification")
+    spec = stage_spec(recipe, "s4d", "finetune", 0, recipe.finetune.max_steps)
+    data = train.prepare(recipe.task, {}, recipe.train_size, 0)
     config = train.model_config(spec, data, None)
     config.update({"num_labels": 1, "problem_type": "regression", "label_mean": 80.0, "label_std": 5.0})
     config.save_pretrained(tmp_path)
