@@ -264,6 +264,7 @@ class Mixer(nn.Module):
         has_feed_forward: Whether the block adds a feed-forward, of `config.intermediate_size`.
         has_step: Whether it runs step by step with a finite state; set on the instance where the config decides.
         no_step_reason: Why not, as half a sentence.
+        state_shape: Shape of the state of one sequence, if it runs step by step.
         supports_packing: Whether `forward` takes `packing`.
         is_gated_residual: Whether `forward` takes the stream as `residual`, and returns the new stream.
     """
@@ -273,6 +274,7 @@ class Mixer(nn.Module):
     has_feed_forward = False
     has_step = False
     no_step_reason = ""
+    state_shape: tuple[int, ...] = ()
     supports_packing = False
     is_gated_residual = False
 

@@ -24,6 +24,8 @@ HEADS = {
     "AutoModelForSequenceClassification": "ForSequenceClassification",
 }
 
+PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
+
 # What transformers puts into a configuration beside its fields; names that begin with "_" are its own too.
 FOREIGN_FIELDS = {
     "attn_implementation", "auto_map", "custom_pipelines", "experts_implementation", "finetuning_task", "model_type",
@@ -96,6 +98,8 @@ class LongSequenceConfig(PreTrainedConfig):
         attention_dropout="[0, 1)",
         initializer_range="[0, inf)",
         label_std="(0, inf)",
+        # A start beyond has steps and decays that overflow.
+        random_std="(0, 10]",
     )
 
     def __post_init__(self, **kwargs: Any) -> None:
@@ -152,6 +156,21 @@ class LongSequenceConfig(PreTrainedConfig):
                     'levels are predicted for one channel: set num_channels=1, or use "l1" or "mse".'
                 )
 
+    def validate_labels(self) -> None:
+        """Raise if the classifier cannot be what the labels, their kind and their scale say."""
+        name = type(self).__name__
+        if self.num_labels < 1:
+            raise ValueError(f"{name} has num_labels={self.num_labels}, which must be at least 1.")
+        check_problem_type(self.problem_type)
+        is_scaled = (self.label_mean, self.label_std) != (0.0, 1.0)
+        is_regression = self.problem_type == "regression" or (self.problem_type is None and self.num_labels == 1)
+        if is_scaled and not is_regression:
+            raise ValueError(
+                f"{name} has label_mean={self.label_mean} and label_std={self.label_std}, which scale the targets of a "
+                f"regression, with problem_type={self.problem_type!r} and num_labels={self.num_labels}; leave them out "
+                'or set them to 0.0 and 1.0, or set problem_type="regression".'
+            )
+
     def validate_token_ids(self) -> None:
         """Raise if the id of a special token is not in the vocabulary; transformers only warns."""
         if self.vocab_size is None:
@@ -187,6 +206,15 @@ class LongSequenceConfig(PreTrainedConfig):
         if self.model_type:
             output["auto_map"] = self.remote_code_map()
         return output
+
+
+def check_problem_type(problem_type: str | None) -> None:
+    """Raise if it is none of transformers' kinds of labels."""
+    if problem_type is not None and problem_type not in PROBLEM_TYPES:
+        raise ValueError(
+            f"problem_type={problem_type!r} is unknown; use {', '.join(map(repr, PROBLEM_TYPES))}, or None to tell by "
+            f"the labels.{nearest_name(str(problem_type), PROBLEM_TYPES)}"
+        )
 
 
 def check_active_fields(config: LongSequenceConfig) -> None:

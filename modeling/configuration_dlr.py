@@ -41,8 +41,6 @@ class DLRConfig(LongSequenceConfig):
         super().validate_architecture()
         if self.d_state < 1:
             raise ValueError(f"{type(self).__name__} has d_state={self.d_state}, which must be at least 1.")
-        if self.random_std <= 0:
-            raise ValueError(f"random_std={self.random_std} is not a positive number; use one such as 0.1.")
         check_dt_range(self)
 
 

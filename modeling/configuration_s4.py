@@ -71,8 +71,6 @@ class S4Config(LongSequenceConfig):
                 raise ValueError(
                     f'{name}={value} has no effect with ssm_init="random"; leave it out, or use a HiPPO start.'
                 )
-        if self.random_std <= 0:
-            raise ValueError(f"random_std={self.random_std} is not a positive number; use one such as 0.1.")
         if self.low_rank < 1:
             raise ValueError(f"rank={self.rank} is not a positive number; use 1 or 2, or the family s4d for no rank.")
 

@@ -20,8 +20,8 @@ from transformers.modeling_outputs import MaskedLMOutput, ModelOutput, SequenceC
 from transformers.utils import can_return_tuple
 
 from .blocks import SequencePooling
-from .configuration_common import LongSequenceConfig
-from .modeling_common import LongSequencePreTrainedModel, clean_mask
+from .configuration_common import LongSequenceConfig, check_problem_type
+from .modeling_common import LongSequencePreTrainedModel, clean_mask, positions_read
 
 # What `pipeline(model=folder, trust_remote_code=True)` reads from config.json.
 CUSTOM_PIPELINES = {
@@ -85,11 +85,13 @@ def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     Raises:
         ValueError: If the labels do not fit. On an accelerator their values are not looked at.
     """
-    if labels.shape != logits.shape[:-1] or labels.dtype not in (torch.long, torch.uint8):
+    is_integer = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+    if labels.shape != logits.shape[:-1] or not is_integer:
         raise ValueError(
             f"labels are {labels.dtype} of shape {tuple(labels.shape)}, but must be torch.long of shape "
             f"{tuple(logits.shape[:-1])}, one class for each row of the logits."
         )
+    labels = labels.long()
     try:
         return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), ignore_index=-100, reduction="sum")
     except IndexError as error:
@@ -114,8 +116,12 @@ def classification_loss(
 
     Args:
         logits: (B, num_labels).
-        labels: (B,) long, or (B, num_labels) float.
+        labels: (B,) integer, where -100 is not counted, or (B, num_labels) for several labels or regression, also (B,)
+            for one number. A single label may have a last dimension of one, too.
         num_items_in_batch: Labels (entries of `labels`) of the whole optimiser step; None counts those of this batch.
+
+    Raises:
+        ValueError: If the labels do not fit, or there is no such `problem_type`.
     """
     logits, labels = logits.float(), labels.to(logits.device)
     if problem_type is None:
@@ -123,16 +129,37 @@ def classification_loss(
             problem_type = "regression"
         else:
             problem_type = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+    check_problem_type(problem_type)
     if problem_type == "single_label_classification":
-        total = summed_cross_entropy(logits, labels.flatten())
-        return scale_loss(total, labels.new_tensor(labels.numel()), num_items_in_batch)
-    if labels.numel() != logits.numel():
+        labels = labels.squeeze(-1) if labels.dim() == 2 else labels
+        total = summed_cross_entropy(logits, labels)
+        return scale_loss(total, (labels != -100).sum(), num_items_in_batch)
+    if labels.dim() == 1 and logits.shape[-1] == 1:
+        labels = labels[:, None]
+    if labels.shape != logits.shape:
         raise ValueError(
             f"{problem_type} takes one label per output, {tuple(logits.shape)}, but got labels {tuple(labels.shape)}."
         )
-    labels = labels.reshape(logits.shape).float()
     loss = F.mse_loss if problem_type == "regression" else F.binary_cross_entropy_with_logits
-    return scale_loss(loss(logits, labels, reduction="sum"), labels.new_tensor(labels.numel()), num_items_in_batch)
+    total = loss(logits, labels.float(), reduction="sum")
+    return scale_loss(total, logits.new_tensor(labels.numel()), num_items_in_batch)
+
+
+def unread_length(past: int | None, length: int, attention_mask: Tensor | None) -> int:
+    """How many of `length` given positions, the last ones, are new to a cache that has read `past`, None if not known.
+
+    Raises:
+        ValueError: If that cannot be told, or there are none.
+    """
+    if past == 0 or (attention_mask is not None and attention_mask.shape[1] > length):
+        return length
+    if past is None or past >= length:
+        held = "an unknown number of positions, as in a compiled model" if past is None else f"{past} positions"
+        raise ValueError(
+            f"generate got {length} positions and a cache that has read {held}; give the whole sequence, of which the "
+            "cache has read the start, or only what is new and the attention_mask of all positions."
+        )
+    return length - past
 
 
 class TokenHead(LongSequencePreTrainedModel):
@@ -173,6 +200,7 @@ class LongSequenceForMaskedLM(TokenHead):
             labels: (B, L) long; -100, and anything in a padded position, is not counted.
             num_items_in_batch: Labels counted in the whole optimiser step; None counts those of this batch.
         """
+        self.refuse_cache(kwargs, "fills in a sequence that is there as a whole")
         outputs = self.model(input_ids, attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs)
         logits = self.lm_head(outputs.last_hidden_state)
         loss = None
@@ -197,6 +225,37 @@ class LongSequenceForCausalLM(TokenHead, GenerationMixin):
         # `generate` asks for a cache unless told otherwise.
         self.generation_config.use_cache = self.model.no_step_reason is None
 
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        next_sequence_length: int | None = None,
+        cache: Cache | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        is_first_iteration: bool | None = False,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """As in transformers, which would read the whole prompt again on top of a given cache of states.
+
+        To go on from a cache give `generate` the whole sequence, of which the cache has read a part, or only what is
+        new and the `attention_mask` of all of it.
+        """
+        if is_first_iteration and cache is not None:
+            length = (input_ids if inputs_embeds is None else inputs_embeds).shape[1]
+            if all(cache.is_linear):
+                next_sequence_length = unread_length(positions_read(cache), length, attention_mask)
+            elif next_sequence_length is not None:
+                next_sequence_length = unread_length(length - next_sequence_length, length, attention_mask)
+        return super().prepare_inputs_for_generation(
+            input_ids,
+            next_sequence_length=next_sequence_length,
+            cache=cache,
+            attention_mask=attention_mask,
+            inputs_embeds=inputs_embeds,
+            is_first_iteration=is_first_iteration,
+            **kwargs,
+        )
+
     @can_return_tuple
     def forward(
         self,
@@ -215,6 +274,11 @@ class LongSequenceForCausalLM(TokenHead, GenerationMixin):
             num_items_in_batch: Labels counted in the whole optimiser step; None counts those of this batch.
             logits_to_keep: Score only so many positions, from the end, or those of a tensor of indices; 0 scores all.
         """
+        if isinstance(logits_to_keep, int) and logits_to_keep < 0:
+            raise ValueError(
+                f"logits_to_keep={logits_to_keep} is no number of positions; give how many to score from the end, 0 "
+                "for all, or a tensor of indices."
+            )
         scores_all = isinstance(logits_to_keep, int) and logits_to_keep == 0
         if labels is not None and not scores_all:
             raise ValueError("labels need the scores of all positions; leave logits_to_keep at 0, or labels out.")
@@ -278,6 +342,11 @@ class LongSequenceForReconstruction(LongSequencePreTrainedModel):
             labels: Clean values (B, L, C), or levels (B, L) long under `reconstruction_loss="cross_entropy"`.
             num_items_in_batch: Positions counted in the whole optimiser step; None counts those of this batch.
         """
+        if kwargs.get("input_ids") is not None:
+            raise ValueError(
+                f"{type(self).__name__} got input_ids, but reconstructs real values; give input_values, or use "
+                "ForMaskedLM or ForCausalLM of a model with vocab_size."
+            )
         outputs = self.model(
             None, attention_mask, input_values, bool_masked_pos, inputs_embeds, return_dict=True, **kwargs
         )
@@ -369,11 +438,7 @@ class LongSequenceForSequenceClassification(LongSequencePreTrainedModel):
                 that `label_mean` and `label_std` of the config are of.
             num_items_in_batch: Labels counted in the whole optimiser step; None counts those of this batch.
         """
-        if kwargs.get("use_cache") or kwargs.get("cache") is not None:
-            raise ValueError(
-                f"{type(self).__name__} pools over the whole sequence, so use_cache=True and cache are not possible; "
-                "stream through the model without head (AutoModel), or give the whole sequence."
-            )
+        self.refuse_cache(kwargs, "pools over the whole sequence")
         if self.config.is_pair:
             inputs = (input_ids, attention_mask, input_values, inputs_embeds)
             input_ids, attention_mask, input_values, inputs_embeds = (self.fold_pairs(x) for x in inputs)

@@ -20,6 +20,7 @@ The annotation of `config` is read at run time, so a modeling file does not post
 Legend: B batch, L length, H hidden, C channels.
 """
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
@@ -33,11 +34,14 @@ from transformers.modeling_outputs import ModelOutput
 from transformers.utils import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
-from .blocks import Mixer, Norm, Packing, ResidualBlock, SequenceEmbeddings, get_state
-from .configuration_common import LongSequenceConfig
+from .blocks import Mixer, Norm, Packing, ResidualBlock, SequenceEmbeddings
+from .configuration_common import LongSequenceConfig, nearest_name
 
 # Of the arguments of `from_pretrained`, those that say where a file is.
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
+
+# Arguments of `forward` that transformers' decorators read.
+FORWARD_OPTIONS = frozenset({"output_attentions", "output_hidden_states", "return_dict"})
 
 # Below this share of kept positions the blocks leave the pads out, which costs a copy for each block that mixes them.
 PACKING_SHARE = 0.9
@@ -105,23 +109,31 @@ def clean_step_mask(attention_mask: Tensor | None, length: int) -> Tensor | None
     return mask[:, -length:]
 
 
-def input_shape(*inputs: Tensor | None) -> torch.Size:
-    """Batch and length of the one input that was given.
-
-    Raises:
-        ValueError: If none or several were given, or there is nothing in it.
-    """
-    given = [x for x in inputs if x is not None]
-    if len(given) != 1:
-        raise ValueError("Give exactly one of input_ids, input_values and inputs_embeds.")
-    shape = given[0].shape[:2]
-    if len(shape) != 2:
-        raise ValueError(f"The input has shape {tuple(given[0].shape)}, but must be (batch, length, ...).")
-    if not torch.compiler.is_compiling() and 0 in shape:
+def check_layers(cache: Any, num_layers: int, kind: type[Cache] = Cache) -> None:
+    """Raise if `cache` is none of its kind, or one of another number of layers."""
+    if not isinstance(cache, kind) or len(cache.layers) != num_layers:
+        layers = f" with {len(cache.layers)} layers" if isinstance(cache, Cache) else ""
         raise ValueError(
-            f"The input has shape {tuple(given[0].shape)}; give at least one sequence of at least one step."
+            f"cache is a {type(cache).__name__}{layers}, but must be a DynamicCache with {num_layers}, as returned by "
+            "a call of this model with use_cache=True; leave out cache_implementation."
         )
-    return shape
+
+
+def check_batch(state: Tensor, batch: int) -> None:
+    """Raise if a cached state is of another number of sequences than the input."""
+    if state.shape[0] != batch:
+        raise ValueError(
+            f"cache holds the states of {state.shape[0]} sequences, but the input has {batch}; "
+            "go on with the same batch, or start without a cache."
+        )
+
+
+def positions_read(cache: Cache) -> int | None:
+    """Positions that a cache of states alone has read; None if nobody counted, as in a compiled model.
+
+    A state that was put in by hand counts as the start, 0.
+    """
+    return getattr(cache, "positions_read", 0) if any(cache.layers[0].has_previous_state.values()) else 0
 
 
 def right_padded_order(mask: Tensor | None) -> Tensor | None:
@@ -154,6 +166,9 @@ class LongSequencePreTrainedModel(PreTrainedModel):
     mixer_class: ClassVar[type[Mixer]]
     model_class: ClassVar[type[PreTrainedModel]]
 
+    # What `forward` of the model without head takes beyond the names in its signature.
+    forward_options: ClassVar[frozenset[str]] = FORWARD_OPTIONS
+
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ["ResidualBlock"]
@@ -162,6 +177,10 @@ class LongSequencePreTrainedModel(PreTrainedModel):
     _can_record_outputs = {"hidden_states": ResidualBlock}
 
     def __init__(self, config: LongSequenceConfig, *inputs: Any, **kwargs: Any) -> None:
+        # `from_pretrained(folder, field=value)` changes a config that was checked before.
+        config.validate_architecture()
+        config.validate_labels()
+        config.validate_token_ids()
         super().__init__(config, *inputs, **kwargs)
         # The Trainer counts the work done from the input of this name.
         self.main_input_name = "input_ids" if config.num_channels is None else "input_values"
@@ -250,6 +269,14 @@ class LongSequencePreTrainedModel(PreTrainedModel):
             raise ValueError(
                 "Gradient checkpointing in training cannot carry a cache; call model.gradient_checkpointing_disable(), "
                 "or use use_cache=False."
+            )
+
+    def refuse_cache(self, arguments: dict[str, Any], because: str) -> None:
+        """Raise if a head that needs whole sequences is asked to go on from a cache, or to make one."""
+        if arguments.get("use_cache") or arguments.get("cache") is not None:
+            raise ValueError(
+                f"{type(self).__name__} {because}, so use_cache=True and cache are not possible; "
+                "stream through the model without head (AutoModel), or give the whole sequence."
             )
 
     def require_input(self, field: str, instead: str) -> None:
@@ -342,7 +369,8 @@ class LongSequenceModel(LongSequencePreTrainedModel):
             cache: The states of a former call, of which this input is the continuation; it is updated in place.
             use_cache: Make and return such a cache.
         """
-        shape = input_shape(input_ids, input_values, inputs_embeds)
+        self.check_options(kwargs)
+        shape = self.input_shape(input_ids, input_values, inputs_embeds)
         if bool_masked_pos is not None and bool_masked_pos.shape != shape:
             raise ValueError(
                 f"bool_masked_pos has shape {tuple(bool_masked_pos.shape)}, but the input has {tuple(shape)}."
@@ -358,7 +386,12 @@ class LongSequenceModel(LongSequencePreTrainedModel):
         hidden_states = self.embed(input_ids, input_values, inputs_embeds, bool_masked_pos, mask)
         if cache is not None:
             # Pads stay on the left: zeros there leave a zero state zero.
-            return self.encode(hidden_states, mask, cache=cache, **kwargs)
+            counts = hasattr(cache.layers[0], "has_previous_state") and not torch.compiler.is_compiling()
+            past = positions_read(cache) if counts else None
+            outputs = self.encode(hidden_states, mask, cache=cache, **kwargs)
+            # States do not tell how long their past is. A graph would be captured anew for each number.
+            cache.positions_read = None if past is None else past + shape[1]
+            return outputs
 
         # Pads go right for the blocks, so that absolute positions and block borders do not move, and back after.
         order = right_padded_order(mask)
@@ -379,6 +412,47 @@ class LongSequenceModel(LongSequencePreTrainedModel):
                 outputs.attentions = tuple(reorder(reorder(a, back, dim=2), back, dim=3) for a in outputs.attentions)
         return outputs
 
+    def check_options(self, options: dict[str, Any]) -> None:
+        """Raise if `forward` was given a name that has no effect; what is None has none anyway.
+
+        Raises:
+            TypeError: As Python does for a function that names all its arguments.
+        """
+        for name, value in options.items():
+            if value is None or name in self.forward_options:
+                continue
+            # Tokenisers made for BERT add them; zeros say that there is one segment, which is so.
+            if name == "token_type_ids" and (torch.compiler.is_compiling() or not value.any()):
+                continue
+            known = inspect.signature(LongSequenceModel.forward).parameters.keys() | FORWARD_OPTIONS | {"labels"}
+            hint = " transformers calls it cache now." if name == "past_key_values" else nearest_name(name, known)
+            raise TypeError(f"{type(self).__name__} takes no argument {name}, so it would have no effect.{hint}")
+
+    def input_shape(
+        self, input_ids: Tensor | None, input_values: Tensor | None, inputs_embeds: Tensor | None
+    ) -> torch.Size:
+        """Batch and length of the one input that was given.
+
+        Raises:
+            ValueError: If none or several were given, it has another shape than the model takes, or nothing is in it.
+        """
+        given = {"input_ids": input_ids, "input_values": input_values, "inputs_embeds": inputs_embeds}
+        given = {name: x for name, x in given.items() if x is not None}
+        if len(given) != 1:
+            raise ValueError("Give exactly one of input_ids, input_values and inputs_embeds.")
+        [(name, x)] = given.items()
+        size = {"input_values": self.config.num_channels, "inputs_embeds": self.config.hidden_size}.get(name)
+        # A model of tokens says itself that it takes no values.
+        if x.dim() != (2 if name == "input_ids" else 3) or (size is not None and x.shape[2] != size):
+            wanted = "(batch, length)" if size is None else f"(batch, length, {size})"
+            raise ValueError(
+                f"{name} has shape {tuple(x.shape)}, but must be {wanted}; pairs, (batch, 2, ...), go into a "
+                "classifier with is_pair=True."
+            )
+        if not torch.compiler.is_compiling() and 0 in x.shape[:2]:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; give at least one sequence of at least one step.")
+        return x.shape[:2]
+
     def check_cache(self, cache: Cache | None, use_cache: bool | None, batch: int) -> Cache | None:
         """The cache to use, made if asked for, or None.
 
@@ -390,17 +464,19 @@ class LongSequenceModel(LongSequencePreTrainedModel):
         self.check_can_step(self.no_step_reason)
         if cache is None:
             return DynamicCache(config=self.config)
-        if len(cache.layers) != len(self.layers) or not hasattr(cache.layers[0], "recurrent_states"):
-            raise ValueError(
-                f"cache has {len(cache.layers)} layers, but must be DynamicCache(config=model.config) with "
-                f"{len(self.layers)}, as returned by a call of this model with use_cache=True."
-            )
-        state = get_state(cache, 0)
-        if state is not None and state.shape[0] != batch:
-            raise ValueError(
-                f"cache holds the states of {state.shape[0]} sequences, but the input has {batch}; "
-                "go on with the same batch, or start without a cache."
-            )
+        check_layers(cache, len(self.layers))
+        for layer, kept in zip(self.layers, cache.layers):
+            state = kept.recurrent_states[0] if hasattr(kept, "recurrent_states") else None
+            if state is None and hasattr(kept, "recurrent_states"):
+                continue
+            if state is None or state.shape[1:] != layer.mixer.state_shape:
+                found = type(kept).__name__ if state is None else f"states of shape {tuple(state.shape[1:])}"
+                raise ValueError(
+                    f"cache holds {found}, but {type(layer.mixer).__name__} of this model has states of shape "
+                    f"{tuple(layer.mixer.state_shape)}; give the cache that a call of this very model with "
+                    "use_cache=True returned, or DynamicCache(config=model.config)."
+                )
+            check_batch(state, batch)
         return cache
 
     def can_pack(self, mask: Tensor | None, output_attentions: bool | None = None, **kwargs: Any) -> bool:
@@ -435,17 +511,14 @@ class LongSequenceModel(LongSequencePreTrainedModel):
             raise ValueError(f"{type(self).__name__} got {given}, but its config has no {needed}.")
         if input_values is None:
             return self.look_up(input_ids)
-        if input_values.dim() != 3 or input_values.shape[-1] != self.config.num_channels:
-            raise ValueError(
-                f"input_values has shape {tuple(input_values.shape)}, but must be (batch, length, "
-                f"{self.config.num_channels}), as num_channels={self.config.num_channels}."
-            )
         masked = None if bool_masked_pos is None else bool_masked_pos.bool()
         hidden = masked if mask is None else ~mask if masked is None else masked | ~mask
         return self.embeddings.embed_values(input_values, hidden, masked)
 
     def look_up(self, input_ids: Tensor) -> Tensor:
         """Embed tokens; a method named `embed_tokens` would be taken for the table by transformers."""
+        if input_ids.dtype in (torch.uint8, torch.int8, torch.int16, torch.uint16):
+            input_ids = input_ids.long()
         try:
             return self.embeddings.embed_tokens(input_ids)
         except IndexError as error:

@@ -42,6 +42,7 @@ class DLRMixer(DiagonalMixer):
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
         super().__init__(config, layer_idx)
         hidden, states = config.hidden_size, config.d_state
+        self.state_shape = (hidden, states, 2)
         self.ssm_init, self.random_std = config.ssm_init, config.random_std
         self.log_dt_range = (math.log(config.dt_min), math.log(config.dt_max))
         self.decay_root = nn.Parameter(torch.empty(states))

@@ -41,6 +41,7 @@ class DSSMixer(DiagonalMixer):
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
         super().__init__(config, layer_idx)
         hidden, states = config.hidden_size, config.d_state
+        self.state_shape = (hidden, states, 2)
         decay = "A_real" if config.version == "softmax" else "log_A_real"
         self.ssm_parameters = ("log_dt", decay, "A_imag", "W")
         self.version, self.ssm_init, self.kernel_length = config.version, config.ssm_init, config.kernel_length

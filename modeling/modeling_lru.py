@@ -41,6 +41,7 @@ class LRUMixer(ScanMixer):
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
         super().__init__(config, layer_idx)
         hidden, states = config.hidden_size, config.d_state
+        self.state_shape = (states, 2)
         self.r_min, self.r_max, self.max_phase = config.r_min, config.r_max, config.max_phase
         self.log_nu = nn.Parameter(torch.empty(states))
         self.log_theta = nn.Parameter(torch.empty(states))

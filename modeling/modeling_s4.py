@@ -45,6 +45,7 @@ class S4Mixer(ConvolutionMixer):
         hidden, pairs = config.hidden_size, config.d_state // 2
         copies = hidden if config.n_ssm is None else config.n_ssm
         self.has_step = not config.bidirectional
+        self.state_shape = (hidden, config.d_state)
         self.ssm_init = config.ssm_init
         self.random_std = config.random_std
         self.real_floor, self.b_clip = config.real_floor, config.b_clip

@@ -45,6 +45,7 @@ class S4DMixer(DiagonalMixer):
         hidden, states = config.hidden_size, config.d_state if self.is_real else config.d_state // 2
         copies = hidden if config.n_ssm is None else config.n_ssm
         part = () if self.is_real else (2,)
+        self.state_shape = (hidden, states, *part)
         self.discretization = config.discretization
         self.ssm_init, self.b_init, self.random_std = config.ssm_init, config.b_init, config.random_std
         self.log_dt_range = (math.log(config.dt_min), math.log(config.dt_max))

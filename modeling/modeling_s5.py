@@ -73,6 +73,7 @@ class S5Mixer(ScanMixer):
         super().__init__(config, layer_idx)
         hidden = config.hidden_size
         states = config.d_state // 2 if config.conj_sym else config.d_state
+        self.state_shape = (states, 2)
         self.d_state = config.d_state
         self.num_hippo_blocks = config.num_hippo_blocks
         self.conj_sym = config.conj_sym

@@ -29,6 +29,8 @@ from .modeling_common import (
     LongSequenceModel,
     LongSequenceModelOutput,
     LongSequencePreTrainedModel,
+    check_batch,
+    check_layers,
 )
 
 
@@ -54,8 +56,6 @@ def build_backbone(config: WrappedConfig) -> PreTrainedModel:
     """
     inner: Any = config.backbone_config
     assert config.bidirectional is not None and config.hidden_size is not None
-    # `from_pretrained(folder, bidirectional=...)` changes the direction after the config was checked.
-    config.check_direction(inner.model_type)
     set_direction(inner, config.bidirectional)
     backbone = AutoModel.from_config(inner)
     name = type(backbone).__name__
@@ -112,6 +112,7 @@ class WrappedPreTrainedModel(LongSequencePreTrainedModel):
     _supports_attention_backend = True
     _no_split_modules: list[str] = []
     _can_record_outputs: dict[str, Any] = {}
+    forward_options = LongSequencePreTrainedModel.forward_options | {"whole_mask"}
 
     @classmethod
     def from_backbone(
@@ -180,6 +181,16 @@ class WrappedModel(WrappedPreTrainedModel, LongSequenceModel):
         self.post_init()
         self.check_direction()
 
+    def tensors_in_float32(self) -> list[tuple[nn.Module, str]]:
+        """Also the buffers that no checkpoint holds, such as rotary frequencies: one that is loaded has them anew."""
+        made = [
+            (module, leaf)
+            for module in self.modules()
+            for leaf in sorted(module._non_persistent_buffers_set)
+            if module._buffers[leaf] is not None and module._buffers[leaf].dtype == torch.float32
+        ]
+        return super().tensors_in_float32() + made
+
     def check_direction(self) -> None:
         """Probe a backbone whose direction is not known by its kind; on the meta device nothing can be seen."""
         kind, bidirectional = self.backbone.config.model_type, self.config.bidirectional
@@ -238,17 +249,9 @@ class WrappedModel(WrappedPreTrainedModel, LongSequenceModel):
         self.check_can_step(self.no_step_reason)
         if cache is None:
             return DynamicCache(config=self.backbone.config)
-        if len(cache.layers) != self.config.num_hidden_layers:
-            raise ValueError(
-                f"cache has {len(cache.layers)} layers, but must have {self.config.num_hidden_layers}, as returned by "
-                "a call of this model with use_cache=True."
-            )
-        state = stored_states(cache, 0)
-        if state and state[0].shape[0] != batch:
-            raise ValueError(
-                f"cache holds the states of {state[0].shape[0]} sequences, but the input has {batch}; "
-                "go on with the same batch, or start without a cache."
-            )
+        check_layers(cache, self.config.num_hidden_layers, DynamicCache)
+        for state in stored_states(cache, 0)[:1]:
+            check_batch(state, batch)
         return cache
 
     def can_pack(self, mask: Tensor | None, output_attentions: bool | None = None, **kwargs: Any) -> bool:

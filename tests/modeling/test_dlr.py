@@ -113,7 +113,7 @@ def test_parameter_count() -> None:
         ({"d_state": 0}, "d_state=0, which must be at least 1"),
         ({"dt_min": 0.2}, "dt_min=0.2 and dt_max=0.1 are not a range"),
         ({"random_std": 0.2}, "random_std=0.2, which has no effect with ssm_init='structured'"),
-        ({"ssm_init": "random", "random_std": 0}, "random_std=0 is not a positive number"),
+        ({"ssm_init": "random", "random_std": 0}, "random_std=0, which must be in"),
         ({"ssm_init": "random", "dt_min": 1e-3}, "dt_min=0.001, which has no effect with ssm_init='random'"),
         ({"ssm_init": "omega"}, "ssm_init"),
     ],

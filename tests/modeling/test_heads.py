@@ -46,3 +46,66 @@ def test_mean_pooling_holds_long_sequences_in_half_precision():
     mask = torch.ones(1, 70_000, dtype=torch.bool)
     mask[:, -1] = False
     assert torch.equal(pooling(hidden, mask), torch.full((1, 8), 2.0, dtype=torch.float16))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Labels
+
+
+def classifier(num_labels, **fields):
+    torch.manual_seed(0)
+    return S4DForSequenceClassification(FAMILIES["s4d"](**FIELDS | {"num_labels": num_labels}, **fields)).eval()
+
+
+def test_the_loss_is_the_mean_over_the_labels_that_count():
+    x, labels = torch.randn(4, 10, 1), torch.tensor([2, -100, 0, -100])
+    model = classifier(3)
+    output = model(input_values=x, labels=labels)
+    expected = torch.nn.functional.cross_entropy(output.logits[::2], labels[::2])
+    torch.testing.assert_close(output.loss, expected)
+    assert model(input_values=x, labels=torch.full((4,), -100)).loss == 0
+    assert model(input_values=x, labels=labels[:, None]).loss == output.loss
+
+
+@pytest.mark.parametrize("problem_type", ["multi_label_classification", "regression"])
+def test_labels_of_several_outputs_must_lie_as_the_logits_do(problem_type):
+    x, labels = torch.randn(4, 10, 1), torch.rand(4, 3)
+    model = classifier(3, problem_type=problem_type)
+    assert model(input_values=x, labels=labels).loss.isfinite()
+    for wrong in (labels.T, labels.flatten(), labels[:, None]):
+        with pytest.raises(ValueError, match=r"takes one label per output, \(4, 3\), but got labels"):
+            model(input_values=x, labels=wrong)
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (1, 4), (4, 3)])
+def test_single_labels_must_be_one_for_each_example(shape):
+    with pytest.raises(ValueError, match="one class for each row"):
+        classifier(3)(input_values=torch.randn(4, 10, 1), labels=torch.ones(shape, dtype=torch.long))
+
+
+def test_one_number_for_each_example_may_lie_either_way():
+    x, labels = torch.randn(4, 10, 1), torch.rand(4)
+    model = classifier(1)
+    assert model(input_values=x, labels=labels).loss == model(input_values=x, labels=labels[:, None]).loss
+
+
+@pytest.mark.parametrize("num_labels", [0, -1])
+def test_a_classifier_has_labels(num_labels):
+    with pytest.raises(StrictDataclassError, match="num_labels=0, which must be at least 1"):
+        FAMILIES["s4d"](**FIELDS | {"num_labels": num_labels})
+
+
+def test_a_kind_of_labels_that_does_not_exist_is_refused():
+    with pytest.raises(StrictDataclassError, match="'regresion' is unknown; use .*Did you mean regression"):
+        FAMILIES["s4d"](**FIELDS, problem_type="regresion")
+    model = classifier(1)
+    model.config.problem_type = "regresion"
+    with pytest.raises(ValueError, match="'regresion' is unknown"):
+        model(input_values=torch.randn(4, 10, 1), labels=torch.rand(4))
+
+
+@pytest.mark.parametrize("fields", [{"num_labels": 3}, {"num_labels": 1, "problem_type": "multi_label_classification"}])
+def test_a_scale_of_targets_belongs_to_regression(fields):
+    with pytest.raises(StrictDataclassError, match="which scale the targets of a regression, with problem_type"):
+        FAMILIES["s4d"](**FIELDS | fields, label_std=2.0)
+    assert FAMILIES["s4d"](**FIELDS | {"num_labels": 3}, problem_type="regression", label_mean=4.0).label_mean == 4.0

@@ -161,7 +161,7 @@ def test_save_and_load_is_exact(tmp_path) -> None:
         ({"ssm_init": "legt", "rank": 1}, "rank=1, but ssm_init='legt' is of rank 2; leave rank out"),
         ({"rank": 2}, "rank=2, but ssm_init='legs' is of rank 1"),
         ({"ssm_init": "random", "rank": 0}, "rank=0 is not a positive number.*s4d"),
-        ({"ssm_init": "random", "random_std": 0.0}, "random_std=0.0 is not a positive number"),
+        ({"ssm_init": "random", "random_std": 0.0}, "random_std=0.0, which must be in"),
         ({"ssm_init": "random", "dt_min": 1e-4}, 'dt_min=0.0001 has no effect with ssm_init="random"'),
         ({"ssm_init": "random", "b_clip": None}, 'b_clip=None has no effect with ssm_init="random"'),
         ({"random_std": 0.2}, "random_std=0.2, which has no effect with ssm_init='legs'"),

@@ -260,7 +260,8 @@ def test_parameter_count_of_all_kinds(ssm_init: str, d_state: int, dt_per_state:
     [
         ({"b_init": "hippo"}, "b_init='hippo', which has no effect with ssm_init='lin'"),
         ({"random_std": 0.2}, "random_std=0.2, which has no effect with ssm_init='lin'"),
-        ({"ssm_init": "random", "random_std": 0.0}, "random_std=0.0 is not a positive number"),
+        ({"ssm_init": "random", "random_std": 0.0}, "random_std=0.0, which must be in"),
+        ({"ssm_init": "random", "random_std": 100.0}, "random_std=100.0, which must be in"),
         ({"ssm_init": "random", "dt_min": 1e-4}, "dt_min=0.0001, which has no effect with ssm_init='random'"),
         ({"ssm_init": "real", "d_state": 0}, "d_state=0, which must be at least 1"),
     ],

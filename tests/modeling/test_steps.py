@@ -116,7 +116,7 @@ def test_what_does_not_belong_together_is_refused(name):
     with pytest.raises(ValueError, match="holds the states of 3 sequences, but the input has 2"):
         model(input_values=values[:2], cache=cache)
     _, other = run(case.model(num_hidden_layers=4), values, [3])
-    with pytest.raises(ValueError, match="cache has 4 layers"):
+    with pytest.raises(ValueError, match="cache is a DynamicCache with 4 layers"):
         model(input_values=values, cache=other)
     classifier = Case(name, "AutoModelForSequenceClassification", "values", False).model()
     with pytest.raises(ValueError, match="pools over the whole sequence"):
@@ -172,6 +172,27 @@ def test_generating_with_and_without_cache(name):
             torch.manual_seed(0)
             got.append(model.generate(prompt, attention_mask=mask, max_new_tokens=7, use_cache=use_cache, **options))
         assert torch.equal(*got), options
+
+
+@STEPPING
+def test_generating_on_from_a_cache_is_generating_on(name):
+    model = Case(name, "AutoModelForCausalLM", "tokens", False).model()
+    options = {"do_sample": False, "return_dict_in_generate": True}
+    prompt = torch.randint(3, VOCAB, (2, 6), generator=torch.Generator().manual_seed(0))
+    mask = torch.tensor([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]])
+    whole = model.generate(prompt, attention_mask=mask, max_new_tokens=9, **options).sequences
+
+    def longer(mask, length):
+        return torch.cat([mask, mask.new_ones(2, length - mask.shape[1])], dim=1)
+
+    for only_new in (False, True):
+        first = model.generate(prompt, attention_mask=mask, max_new_tokens=4, **options)
+        # The last token was written and not read.
+        ids = first.sequences[:, -1:] if only_new else first.sequences
+        second = model.generate(ids, attention_mask=longer(mask, 10), cache=first.cache, max_new_tokens=5, **options)
+        assert torch.equal(second.sequences[:, -5:], whole[:, -5:]), f"{only_new=}"
+        with pytest.raises(ValueError, match="got 3 positions and a cache that has read 14 positions; give the whole"):
+            model.generate(ids[:, :1].expand(2, 3), cache=second.cache, max_new_tokens=1, **options)
 
 
 @BY_NAME
