@@ -230,6 +230,17 @@ class LongSequencePreTrainedModel(PreTrainedModel):
         return self
 
     @classmethod
+    def _from_config(cls, config: LongSequenceConfig, **kwargs: Any) -> Any:
+        """As in transformers, but half precision is drawn in float32 and cast, which keeps what must stay."""
+        dtype = kwargs.pop("dtype", config.dtype)
+        dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+        if dtype not in (torch.float16, torch.bfloat16):
+            return super()._from_config(config, dtype=dtype, **kwargs)
+        model = super()._from_config(config, dtype=torch.float32, **kwargs).to(dtype)
+        model.config.dtype = dtype
+        return model
+
+    @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """As in transformers; weights that do not fit are refused by the fields that differ from those they had.
 

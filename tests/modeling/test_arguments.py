@@ -52,13 +52,6 @@ def test_whole_numbers_of_any_size_are_ids_and_labels(dtype):
     assert torch.equal(model(**small).loss, model(**inputs).loss)
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
-def test_what_is_no_whole_number_is_no_id(dtype):
-    case = token_case("s4d")
-    with pytest.raises(ValueError, match="ids are whole numbers"):
-        case.model()(case.inputs()["input_ids"].to(dtype))
-
-
 @EVERY
 def test_heads_that_read_the_whole_sequence_refuse_a_cache(name):
     direction = directions(name)[-1]  # causal where possible
