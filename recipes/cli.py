@@ -358,7 +358,8 @@ def make(
     from neverscratch.tasks.generation import make as generate
 
     generate(task, out, size=size, seed=seed, num_proc=num_proc, **_task_options(option))
-    typer.echo(f"Made {out}; look at it with: neverscratch data check {task} --data-dir {out}")
+    look = shlex.join(["neverscratch", "data", "check", task, "--data-dir", str(out)])
+    typer.echo(f"Made {out}; look at it with: {look}")
 
 
 def _task_options(given: list[str] | None) -> dict[str, Any]:

@@ -14,15 +14,15 @@ run that was killed leaves whole files only, and the same call goes on where it 
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import multiprocessing
-import os
-import shutil
 import signal
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from .base import SPLITS, check_seed, nearest
+from .system import check_room, check_writable, replacing, shown_bytes, uninterrupted
 
 if TYPE_CHECKING:
     import datasets
@@ -48,6 +49,8 @@ MANIFEST = "manifest.json"
 _LOCK = ".lock"
 # Replacements of duplicates that may be duplicates again, in a row, before the set is called too small.
 _MAX_CLASHES = 10_000
+# Of two labels drawn like coins, so many training examples hold both, but for one set in 32,768.
+_LEAST_TRAINED = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +122,11 @@ class Plan:
         _, validation, test = (round(self.size * share) for share in self.maker.shares)
         return dict(zip(SPLITS, (self.size - validation - test, validation, test)))
 
+    def is_readable(self) -> bool:
+        """Whether every split has examples, and training enough of them to hold more than one label."""
+        train, validation, test = self.split_sizes().values()
+        return train >= _LEAST_TRAINED and validation >= 1 and test >= 1
+
     def shards(self) -> list[Shard]:
         """All files, in the order of the examples."""
         shards, first = [], 0
@@ -136,6 +144,18 @@ class Plan:
         key = np.random.SeedSequence([self.seed, zlib.crc32(self.name.encode()), *place])
         return np.random.Generator(np.random.Philox(key))
 
+    def request(self) -> dict[str, Any]:
+        """What decides every byte."""
+        return {
+            "task": self.name,
+            "generator_version": self.maker.version,
+            "size": self.size,
+            "seed": self.seed,
+            "shard_size": self.shard_size,
+            "options": self.options,
+            "parameters": self.maker.parameters(self.options),
+        }
+
     def manifest(self, complete: bool) -> dict[str, Any]:
         """What `manifest.json` says."""
         known = self.maker
@@ -143,12 +163,7 @@ class Plan:
         return {
             "task": self.name,
             "title": known.title,
-            "generator_version": known.version,
-            "size": self.size,
-            "seed": self.seed,
-            "shard_size": self.shard_size,
-            "options": self.options,
-            "parameters": known.parameters(self.options),
+            **self.request(),
             "splits": {
                 split: {"examples": size, "files": [shard.name for shard in files if shard.split == split]}
                 for split, size in self.split_sizes().items()
@@ -196,7 +211,7 @@ def make(
         seed: Any whole number from 0 up.
         num_proc: Processes. The bytes do not depend on it.
         shard_size: Examples of a file; the random streams hang on it. None for the default of the task.
-        progress: Whether to show a bar.
+        progress: Whether to say what will be made, and to show a bar.
         options: Options of the task, see `maker(name).options`.
 
     Returns:
@@ -209,6 +224,10 @@ def make(
     plan = _plan(name, size, seed, shard_size, options)
     _check_count("num_proc", num_proc)
     out = Path(out)
+    if not (out / MANIFEST).exists():
+        # Before anything grows with the size.
+        check_writable(out)
+        _check_room(out, plan, plan.size)
     with _locked(out):
         written = _check_folder(out, plan)
         pending = _pending(out, plan, bool(written.get("complete")))
@@ -235,8 +254,11 @@ def _fill(out: Path, plan: Plan, pending: list[Shard], num_proc: int, progress: 
     """Make the files that are missing, then the manifest."""
     for leftover in out.glob("*.tmp"):
         leftover.unlink(missing_ok=True)
-    if len(pending) == len(plan.shards()):
-        _check_room(out, plan)
+    remaining = sum(shard.count for shard in pending)
+    _check_room(out, plan, remaining)
+    if progress and remaining:
+        size = shown_bytes(remaining * plan.maker.bytes_per_example)
+        print(f"Making {remaining} examples of {plan.name}, about {size}, in {out}", file=sys.stderr, flush=True)
     _write_text(out / MANIFEST, json.dumps(plan.manifest(False), indent=2) + "\n")
     with _bar(plan, pending, progress) as bar:
         if num_proc == 1 or len(pending) <= 1:
@@ -330,7 +352,7 @@ def write_shard(plan: Plan, shard: Shard, out: Path, tick: Tick) -> None:
     known = plan.maker
     table = known.rows(plan.options, plan.random(SPLITS.index(shard.split), shard.index), shard.count, tick)
     if known.keys is not None:
-        with _replacing(out / f"{shard.name}.keys") as path, open(path, "wb") as file:
+        with replacing(out / f"{shard.name}.keys") as path, open(path, "wb") as file:
             np.save(file, known.keys(table))
     _write_table(plan, shard, out, table)
 
@@ -349,7 +371,13 @@ def _plan(name: str, size: Any, seed: Any, shard_size: Any, options: dict[str, A
     _check_count("size", size)
     if shard_size is not None:
         _check_count("shard_size", shard_size)
-    return Plan(name, int(size), check_seed("seed", seed), int(shard_size or known.shard_size), known.check(filled))
+    plan = Plan(name, int(size), check_seed("seed", seed), int(shard_size or known.shard_size), known.check(filled))
+    if not plan.is_readable():
+        least = next(n for n in itertools.count(plan.size) if replace(plan, size=n).is_readable())
+        raise ValueError(
+            f"size={size} is too small for training, validation and test examples of every label; use {least} or more."
+        )
+    return plan
 
 
 def _check_count(name: str, value: Any) -> None:
@@ -369,12 +397,10 @@ def _check_folder(out: Path, plan: Plan) -> dict[str, Any]:
         written = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         raise ValueError(f"{path} cannot be read; delete {out} and call again.") from None
-    wanted = plan.manifest(False)
-    keys = ("task", "generator_version", "size", "seed", "shard_size", "options", "parameters")
-    found = {key: written.get(key) for key in keys}
-    asked = json.loads(json.dumps({key: wanted[key] for key in keys}))
+    asked = json.loads(json.dumps(plan.request()))
+    found = {key: written.get(key) for key in asked}
     if found != asked:
-        key = next(key for key in keys if found[key] != asked[key])
+        key = next(key for key in asked if found[key] != asked[key])
         raise ValueError(
             f"{out} was made with {key}={found[key]!r}, but {key}={asked[key]!r} is asked for; "
             f"give another folder, or delete this one."
@@ -382,14 +408,8 @@ def _check_folder(out: Path, plan: Plan) -> dict[str, Any]:
     return written
 
 
-def _check_room(out: Path, plan: Plan) -> None:
-    needed = plan.size * plan.maker.bytes_per_example
-    free = shutil.disk_usage(out).free
-    if needed > free:
-        raise OSError(
-            f"{plan.name} with {plan.size} examples needs about {needed / 1e9:.1f} GB, but {out} has "
-            f"{free / 1e9:.1f} GB free; make room or ask for a smaller size."
-        )
+def _check_room(out: Path, plan: Plan, examples: int) -> None:
+    check_room(out, examples * plan.maker.bytes_per_example, f"{plan.name} with {examples} examples")
 
 
 @contextmanager
@@ -397,8 +417,6 @@ def _locked(out: Path) -> Iterator[None]:
     """Keep other runs out of the folder; a lock ends with the process that holds it."""
     from filelock import FileLock, Timeout
 
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out} is a file; give a folder.")
     is_new = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
     try:
@@ -414,22 +432,8 @@ def _locked(out: Path) -> Iterator[None]:
             out.rmdir()
 
 
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A path to write to, renamed to `path` when whole."""
-    # A name of its own: a process that has outlived a killed run may still be at the same file.
-    part = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        yield part
-        with open(part, "rb+") as file:
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def _write_text(path: Path, text: str) -> None:
-    with _replacing(path) as part:
+    with replacing(path) as part:
         part.write_text(text, encoding="utf-8")
 
 
@@ -443,7 +447,7 @@ def _write_table(plan: Plan, shard: Shard, out: Path, table: pa.Table) -> None:
     ids = pa.array(np.arange(shard.start, shard.start + shard.count, dtype=np.int64))
     columns = [ids if name == "example_id" else table.column(name).combine_chunks() for name in features]
     schema = features.arrow_schema
-    with _replacing(out / shard.name) as part:
+    with replacing(out / shard.name) as part:
         with pa.OSFile(str(part), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
             writer.write_table(pa.Table.from_arrays(columns, schema=schema))
 
@@ -467,7 +471,8 @@ def _share_out(plan: Plan, pending: list[Shard], out: Path, num_proc: int, tick:
         for _ in range(num_proc):
             ours, theirs = context.Pipe()
             process = context.Process(target=_work, args=(theirs, plan, out), daemon=True)
-            process.start()
+            with uninterrupted():
+                process.start()
             theirs.close()
             workers[ours] = process
             ours.send(queue.pop())

@@ -1,5 +1,6 @@
 """`data make`, `data check` and a comparison on what was made, as one types them."""
 
+import shlex
 import sys
 
 import pytest
@@ -21,13 +22,14 @@ def own_cache(monkeypatch, tmp_path):
 
 
 def test_make_check_compare(monkeypatch, capsys, tmp_path):
-    folder = tmp_path / "listops"
+    folder = tmp_path / "list ops"
     make = ("data", "make", "lra-listops", "--out", folder, "--size", 50, "--seed", 3)
     options = [
         word for name, value in (("min_length", 5), ("max_length", 40)) for word in ("--option", f"{name}={value}")
     ]
     assert call(monkeypatch, *make, *options) == 0
-    assert "data check lra-listops" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert shlex.split(shown)[-5:] == ["data", "check", "lra-listops", "--data-dir", str(folder)]
     assert call(monkeypatch, "data", "check", "lra-listops", "--data-dir", folder) == 0
     shown = capsys.readouterr().out
     assert "train       48 examples" in shown and "10 classes, metric accuracy (chance 0.1)" in shown

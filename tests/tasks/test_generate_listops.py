@@ -156,4 +156,4 @@ def test_generated_folder(tmp_path):
 )
 def test_impossible_lengths(tmp_path, options, sentence):
     with pytest.raises(ValueError, match=sentence):
-        make("lra-listops", tmp_path / "out", 10, progress=False, **options)
+        make("lra-listops", tmp_path / "out", 26, progress=False, **options)

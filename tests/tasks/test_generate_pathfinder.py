@@ -202,14 +202,14 @@ def test_rows_are_the_scenes():
 @pytest.mark.parametrize("name", MAKERS)
 def test_generated_folder(name, tmp_path):
     size = {"lra-pathfinder": 32, "lra-pathfinder64": 64, "lra-pathx": 128, "lra-pathx256": 256}[name]
-    splits = load_generated(make(name, tmp_path / "out", 10, level="easy", progress=False))
-    assert {split: len(rows) for split, rows in splits.items()} == {"train": 8, "validation": 1, "test": 1}
+    splits = load_generated(make(name, tmp_path / "out", 20, level="easy", progress=False))
+    assert {split: len(rows) for split, rows in splits.items()} == {"train": 16, "validation": 2, "test": 2}
     assert splits["train"].features["image"].shape == (size, size)
     assert splits["train"].features["image"].dtype == "uint8"
     assert splits["train"].features["label"].names == ["0", "1"]
     row = splits["test"][0]
-    assert row["image"].shape == (size, size) and row["image"].max() == 255 and row["example_id"] == 9
-    assert len({rows.tobytes() for rows in splits["train"]["image"][:]}) == 8
+    assert row["image"].shape == (size, size) and row["image"].max() == 255 and row["example_id"] == 18
+    assert len({rows.tobytes() for rows in splits["train"]["image"][:]}) == 16
 
 
 def test_unknown_level_is_refused(tmp_path):

@@ -13,7 +13,7 @@ import datasets
 import numpy as np
 import pytest
 
-from neverscratch.tasks import generation
+from neverscratch.tasks import generation, load_task, system
 from neverscratch.tasks.base import SPLITS
 from neverscratch.tasks.generation import generated_names, is_generated, load_generated, make, maker
 
@@ -212,7 +212,7 @@ def test_other_request_is_refused(undisturbed, changes, sentence):
 
 def test_other_task_is_refused(undisturbed):
     with pytest.raises(ValueError, match="was made with task='lra-listops', but task='lra-pathx'"):
-        make("lra-pathx", undisturbed, 10)
+        make("lra-pathx", undisturbed, 20)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_other_task_is_refused(undisturbed):
 )
 def test_bad_arguments(tmp_path, arguments, sentence):
     with pytest.raises(ValueError, match=sentence):
-        make(**{"name": "lra-listops", "out": tmp_path / "out", "size": 10, **arguments})
+        make(**{"name": "lra-listops", "out": tmp_path / "out", "size": 30, **arguments})
     assert not (tmp_path / "out").exists()
 
 
@@ -252,9 +252,11 @@ def test_two_runs_do_not_meet(tmp_path):
 
 
 def test_small_disk_is_noticed_first(tmp_path, monkeypatch):
-    monkeypatch.setattr(generation.shutil, "disk_usage", lambda path: _Usage)
-    with pytest.raises(OSError, match=r"needs about 3.4 GB, but .* has 0.0 GB free; make room or ask for a smaller"):
+    monkeypatch.setattr(system.shutil, "disk_usage", lambda path: _Usage)
+    with pytest.raises(OSError, match=r"needs about 3.4 GB, but .* has 1.0 kB free; make room or ask for a smaller"):
         make("lra-pathx", tmp_path / "out")
+    with pytest.raises(OSError, match=r"needs about 3.2 MB, but .* has 1.0 kB free"):
+        make_short(tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -284,10 +286,41 @@ def test_damaged_folders(tmp_path):
         make_short(out)
 
 
+@pytest.mark.parametrize(("name", "least"), [("lra-listops", 26), ("lra-pathfinder", 20), ("lra-pathx256", 20)])
+def test_a_set_too_small_to_be_read_is_refused(tmp_path, name, least):
+    for size in (1, 3, 5, least - 1):
+        with pytest.raises(ValueError, match=rf"size={size} is too small .*; use {least} or more"):
+            make(name, tmp_path / "out", size=size)
+    assert not (tmp_path / "out").exists()
+    assert generation._plan(name, least, 0, None, {}).size == least
+
+
+def test_the_smallest_set_can_be_read(tmp_path):
+    load_generated(make_short(tmp_path / "out", size=26))
+    assert load_task("lra-listops", tmp_path / "out").sizes == {"train": 24, "validation": 1, "test": 1}
+
+
 def test_empty_split_is_named(tmp_path):
-    out = make_short(tmp_path / "out", size=10)
-    with pytest.raises(ValueError, match="has no validation examples; make a larger size than 10"):
+    out = make_short(tmp_path / "out")
+    manifest = json.loads((out / "manifest.json").read_text())
+    manifest["splits"]["validation"] = {"examples": 0, "files": []}
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match="has no validation examples; make a larger size than 500"):
         load_generated(out)
+
+
+def test_a_huge_set_is_refused_before_its_files_are_listed(tmp_path, monkeypatch):
+    monkeypatch.setattr(generation.Plan, "shards", lambda plan: pytest.fail("the files were listed"))
+    with pytest.raises(OSError, match=r"lra-pathx with 10000000000000 examples needs about 169,280 TB, but .* free"):
+        make("lra-pathx", tmp_path / "out", size=10**13)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_size_on_disk_is_told_before_the_first_example(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(generation, "write_shard", lambda *args: pytest.fail("too late"))
+    with pytest.raises(pytest.fail.Exception):
+        make_short(tmp_path / "out", progress=True)
+    assert "Making 500 examples of lra-listops, about 3.2 MB, in" in capsys.readouterr().err
 
 
 def test_benchmark_runs(tmp_path):
