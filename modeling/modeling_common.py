@@ -447,11 +447,11 @@ class LongSequenceModel(LongSequencePreTrainedModel):
         Raises:
             ValueError: If none or several were given, it has another shape than the model takes, or nothing is in it.
         """
-        given = {"input_ids": input_ids, "input_values": input_values, "inputs_embeds": inputs_embeds}
-        given = {name: x for name, x in given.items() if x is not None}
+        named = {"input_ids": input_ids, "input_values": input_values, "inputs_embeds": inputs_embeds}
+        given = [(name, x) for name, x in named.items() if x is not None]
         if len(given) != 1:
             raise ValueError("Give exactly one of input_ids, input_values and inputs_embeds.")
-        [(name, x)] = given.items()
+        name, x = given[0]
         size = {"input_values": self.config.num_channels, "inputs_embeds": self.config.hidden_size}.get(name)
         # A model of tokens says itself that it takes no values.
         if x.dim() != (2 if name == "input_ids" else 3) or (size is not None and x.shape[2] != size):

@@ -249,6 +249,7 @@ class WrappedModel(WrappedPreTrainedModel, LongSequenceModel):
         self.check_can_step(self.no_step_reason)
         if cache is None:
             return DynamicCache(config=self.backbone.config)
+        assert self.config.num_hidden_layers is not None
         check_layers(cache, self.config.num_hidden_layers, DynamicCache)
         for state in stored_states(cache, 0)[:1]:
             check_batch(state, batch)
