@@ -3,16 +3,16 @@
 import json
 import os
 import shlex
-import shutil
+import signal
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from .config import ARMS, Recipe, apply_setting, available_recipes, load_recipe
-from .errors import unknown_name
+from .errors import as_flags, os_sentence, unknown_name
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -380,27 +380,63 @@ def _first_sentence(text: str | None) -> str:
 def _show_warning(message: Warning | str, category: type[Warning], *args: Any, **kwargs: Any) -> None:
     """What concerns the user in a line; what concerns programmers only, not at all."""
     if issubclass(category, UserWarning):
-        typer.echo(f"warning: {message}", err=True)
+        typer.echo(f"warning: {as_flags(str(message), _options_at_hand())}", err=True)
+
+
+def _options_at_hand() -> list[str]:
+    """Options of the tasks that the command line names."""
+    from neverscratch.tasks import resolve_task_name, task_entry
+    from neverscratch.tasks.generation import generated_names, maker
+
+    found: list[str] = []
+    for word in sys.argv[1:]:
+        try:
+            found += task_entry(resolve_task_name(word)).options
+            found += maker(word).options if word in generated_names() else ()
+        except ValueError:
+            continue
+    return found
+
+
+def _kept() -> str | None:
+    """What a command leaves when it is stopped or fails, for the command to go on from."""
+    command = " ".join(sys.argv[1:3] if sys.argv[1:2] == ["data"] else sys.argv[1:2])
+    return {
+        "compare": "Finished stages are kept",
+        "data make": "Files that are whole are kept",
+        "pretrain": "Checkpoints, where the recipe saves any, are kept",
+        "finetune": "Checkpoints, where the recipe saves any, are kept",
+    }.get(command)
+
+
+def _terminated(*_: Any) -> None:
+    raise SystemExit(128 + signal.SIGTERM)
 
 
 def main() -> None:
     """Entry point of the `neverscratch` command."""
     warnings.showwarning = _show_warning
+    before = signal.signal(signal.SIGTERM, _terminated)
     try:
         app()
     except SystemExit as stop:
-        if stop.code == 130:
-            typer.echo("\nStopped. Finished stages are kept; the same command goes on from there.", err=True)
+        if stop.code in (128 + signal.SIGINT, 128 + signal.SIGTERM) and os.environ.get("RANK", "0") == "0":
+            typer.echo(
+                "\nStopped." + (f" {kept}; the same command goes on from there." if (kept := _kept()) else ""), err=True
+            )
         raise
     except OSError as error:
-        # `shutil` collects the failures of a whole tree; one of them says enough.
-        reason = error.args[0][0][-1] if isinstance(error, shutil.Error) else error
-        typer.echo(f"error: {reason}. Mend that, or choose another --out; finished stages are kept.", err=True)
-        sys.exit(1)
+        kept = _kept() if error.errno is not None else None
+        _fail(os_sentence(error) + (f" {kept}; mend that and give the same command again." if kept else ""))
     except (ValueError, KeyError, RuntimeError) as error:
-        message = error.args[0] if isinstance(error, KeyError) and error.args else error
-        typer.echo(f"error: {message}", err=True)
-        sys.exit(1)
+        _fail(str(error.args[0] if isinstance(error, KeyError) and error.args else error))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(f"error: {as_flags(message, _options_at_hand())}", err=True)
+    sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -103,6 +103,8 @@ def check_task(name: str, data_dir: str | Path | None = None, **options: Any) ->
         check_train_size(options["train_size"])
     is_elsewhere = full_name in _SHIPPED or not entry.layout or any(options.get(key) for key in ("hub", "data"))
     if data_dir is None and not is_elsewhere:
+        if "data" in entry.options:
+            raise ValueError(f"Task {name!r} needs the option data, {entry.options['data']}: {entry.layout}.")
         hint = nearest(full_name, _SHIPPED) if full_name.lower() in map(str.lower, _SHIPPED) else ""
         raise ValueError(
             f"Task {name!r} is not shipped with this package.{hint} Give data_dir, the folder that holds its files: "

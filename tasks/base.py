@@ -227,12 +227,12 @@ def check_train_size(train_size: Any, available: int | None = None, task_name: s
     if not is_number or train_size <= 0 or (is_share and not train_size <= 1.0):
         raise ValueError(
             f"train_size={train_size!r} is not a training size; use a whole number of examples from 1 up, "
-            f"a share above 0.0 and up to 1.0, or None for all."
+            f"a share above 0.0 and up to 1.0, or leave it out for all."
         )
     if available is not None and not is_share and train_size > available:
         raise ValueError(
             f"train_size={train_size} is more than the {available} training examples of {task_name}; "
-            f"use a number from 1 to {available}, or None for all."
+            f"use a number from 1 to {available}, or leave it out for all."
         )
 
 

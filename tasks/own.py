@@ -41,22 +41,22 @@ _PROBLEM = dict(zip(_FITTING, ("classification", "multi_label", "regression"), s
 
 OPTIONS = {
     "data": "the file or folder, or the name owner/name of a set of the Hub",
-    "input": "column(s) of the input, with commas between them, * for any letters (None: all numbers, or the one text)",
-    "label": "column of the label (None: label, labels, class, target or y)",
-    "split": "column that says train, validation or test (None: split, if there is one and no files are named so)",
-    "group": "column of what must not be in two parts, such as the patient (None)",
-    "id": "long tables: column of the series (None: a row is an example)",
-    "time": "long tables: column to sort the steps by (None: in the order of the rows)",
+    "input": "column(s) of the input, commas between them, * for any letters (default: all numbers, or the one text)",
+    "label": "column of the label (default: label, labels, class, target or y)",
+    "split": "column that says train, validation or test (default: split, if there is one and no files are named so)",
+    "group": "column of what must not be in two parts, such as the patient (default: none)",
+    "id": "long tables: column of the series (default: a row is an example)",
+    "time": "long tables: column to sort the steps by (default: in the order of the rows)",
     "problem": "auto (default), classification, regression or multi_label",
     "separator": "between several labels in one text (; by default)",
-    "metric": "accuracy, f1_macro, roc_auc, rmse or r2 (None: accuracy, for several labels f1_macro, for numbers rmse)",
-    "missing": "NaN and infinite values: interpolate, zero, or trim (NaN at the end); None refuses them",
+    "metric": "accuracy, f1_macro, roc_auc, rmse or r2 (default: accuracy, several labels: f1_macro, numbers: rmse)",
+    "missing": "NaN and infinite values: interpolate, zero, or trim (NaN at the end); by default they are refused",
     "unit": "of texts: bytes (default) or characters",
-    "max_length": "longest input that models get (None: no limit)",
-    "sampling_rate": "in Hz, if lists of whole numbers are sound (None: they are plain series)",
+    "max_length": "longest input that models get (default: no limit)",
+    "sampling_rate": "in Hz, if lists of whole numbers are sound (default: they are plain series)",
     "holdout_seed": "which examples are held out where parts are missing (0)",
-    "format": "csv, parquet ..., where a folder holds the same data in several (None)",
-    "subset": "configuration of a set of the Hub (None)",
+    "format": "csv, parquet ..., where a folder holds the same data in several (default: none)",
+    "subset": "configuration of a set of the Hub (default: none)",
 }
 
 ENTRIES = {
@@ -87,7 +87,7 @@ def _check_options(options: dict[str, Any]) -> None:
     for name in ("max_length", "sampling_rate"):
         value = options[name]
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ValueError(f"{name}={value!r} is no length; use a whole number from 1 up, or None.")
+            raise ValueError(f"{name}={value!r} is no length; use a whole number from 1 up, or leave it out.")
     if not isinstance(options["separator"], str) or not options["separator"]:
         raise ValueError(f"separator={options['separator']!r} is no text; use one such as ';'.")
     check_seed("holdout_seed", options["holdout_seed"])
@@ -185,7 +185,7 @@ def load(
     options = {key: value for key, value in locals().items() if key not in ("name", "data_dir", "data")}
     _check_options(options)
     if (data is None and data_dir is None) or (data is not None and not str(data).strip()):
-        raise ValueError("Task 'own' needs data: a file, a folder, or owner/name of a set of the Hub.")
+        raise ValueError("Task 'own' needs the option data: a file, a folder, or owner/name of a set of the Hub.")
     source = find_source("" if data is None else str(data), data_dir, options)
     by_part = _read(source)
     order = [part for part in SPLITS if part in by_part]

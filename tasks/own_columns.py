@@ -256,8 +256,8 @@ def open_parquet(path: Path) -> Any:
 # Which column is what.
 
 
-def column(name: str, kinds: dict[str, str], where: str, option: str) -> str:
-    """The column that an option names.
+def column(name: str, kinds: dict[str, str], where: str, named_by: str) -> str:
+    """The column that an option, or another file, names; `named_by` says which.
 
     Raises:
         ValueError: With the columns found and the nearest.
@@ -266,12 +266,12 @@ def column(name: str, kinds: dict[str, str], where: str, option: str) -> str:
         return name
     found = list(kinds)
     shown = ", ".join(found[:20]) + (f" and {len(found) - 20} more" if len(found) > 20 else "")
-    raise ValueError(f"{where} has no column {name!r} ({option}).{nearest(str(name), found)} Its columns: {shown}.")
+    raise ValueError(f"{where} has no column {name!r} ({named_by}).{nearest(str(name), found)} Its columns: {shown}.")
 
 
 def _label_column(options: dict[str, Any], kinds: dict[str, str], where: str) -> str:
     if options["label"] is not None:
-        return column(options["label"], kinds, where, "label")
+        return column(options["label"], kinds, where, "the option label")
     found = [name for name in kinds if name.strip().lower() in LABEL_NAMES]
     if len(found) == 1:
         return found[0]
@@ -288,13 +288,15 @@ def make_plan(kinds: dict[str, str], options: dict[str, Any], where: str, delimi
     """
     label = _label_column(options, kinds, where)
     named = {
-        option: column(options[option], kinds, where, option) if options[option] is not None else None
+        option: column(options[option], kinds, where, f"the option {option}") if options[option] is not None else None
         for option in ("group", "split", "id", "time")
     }
     if named["split"] is None and kinds.get("split") == "text":
         named["split"] = "split"
     if named["time"] is not None and named["id"] is None:
-        raise ValueError("time names the column of times of a long table; name the column of the series in id, too.")
+        raise ValueError(
+            "the option time names the column of times of a long table; name that of the series in the option id, too."
+        )
     used = {label, *(name for name in named.values() if name is not None)}
     free = {name: kind for name, kind in kinds.items() if name not in used}
     notes: list[str] = []
@@ -323,7 +325,7 @@ def _named_inputs(wanted: Any, kinds: dict[str, str], free: dict[str, str], wher
     inputs: list[str] = []
     for name in (name if name in kinds else str(name).strip() for name in names):
         matching = [other for other in free if fnmatch.fnmatchcase(other, name)] if "*" in name else []
-        inputs += matching or [column(name, kinds, where, "input")]
+        inputs += matching or [column(name, kinds, where, "the option input")]
     both = [name for name in inputs if name not in free]
     if both:
         raise ValueError(

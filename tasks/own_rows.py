@@ -286,7 +286,7 @@ def _repair(
         value = array[bad][0]
         what = "a missing value (NaN)" if np.isnan(value) else f"the value {value:g}"
         raise ValueError(
-            f"{where}, {_place(bad, names)}: {what}; correct it, or set missing to interpolate, zero or trim (NaN at "
+            f"{where}, {_place(bad, names)}: {what}; correct it, or give missing=interpolate, zero or trim (NaN at "
             f"the end are cut off)."
         )
     array = array.copy()

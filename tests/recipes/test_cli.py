@@ -48,9 +48,9 @@ def recipe_file(tmp_path):
         (["compare", "digits", "--set", "task=digist", "--dry-run"], "Did you mean 'digits'"),
         (
             ["compare", "digits", "--set", "task_options.data_dirr=x"],
-            "has no option 'data_dirr'. Did you mean 'data_dir'",
+            "has no option 'data_dirr'. Did you mean '--data-dir'",
         ),
-        (["compare", "digits", "--set", "task_options.train_size=3"], "set train_size instead"),
+        (["compare", "digits", "--set", "task_options.train_size=3"], "set --train-size instead"),
         (["compare", "digits", "--set", "finetune.ignore_data_skip=true"], "decided by the study"),
         (["compare", "digits", "--set", "models.s4d.overrides.finetune.max_steps=3"], "part of the budget"),
         (["list", "modles"], "Did you mean 'models'"),
@@ -96,7 +96,7 @@ def test_a_dry_run_refuses_what_the_run_refuses(recipe_file, monkeypatch, capsys
     full.mkdir()
     (full / "letter.txt").touch()
     for arguments, message in (
-        (["--train-size", 99999], "train_size=99999 is more than the 1257 training examples"),
+        (["--train-size", 99999], "--train-size 99999 is more than the 1257 training examples"),
         (["--set", "objective=masked_values"], "objective masked_values does not fit task digits"),
         (["--set", "finetune.lr_scheduler_type=nonsense"], "nonsense"),
         (["--out", full], "is not empty and holds no comparison"),

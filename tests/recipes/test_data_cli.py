@@ -60,7 +60,32 @@ def test_make_check_compare(monkeypatch, capsys, tmp_path):
     ("arguments", "message"),
     [
         (["data", "check", "lra-listop"], "Did you mean 'lra-listops'"),
-        (["data", "check", "lra-listops"], "Give data_dir, the folder that holds its files"),
+        (["data", "check", "lra-listops"], "Give --data-dir, the folder that holds its files"),
+        (["data", "check", "digits", "--data-dir", "x"], "error: --data-dir 'x' was given, but digits comes"),
+        (
+            ["data", "check", "ucr:Foo", "--data-dir", "nowhere"],
+            "error: --data-dir 'nowhere' is not a folder; give the",
+        ),
+        (["data", "check", "ucr:Foo", "--data-dir", "."], "Missing in .: Foo/"),
+        (["data", "check", "own"], "needs --data, the file or folder, or the name owner/name"),
+        (["data", "check", "own", "--data", "t.csv"], "name it in --label. Its columns: x, y2"),
+        (["data", "check", "own", "--data", "t.csv", "--label", "z"], "has no column 'z' (--label)"),
+        (
+            ["data", "check", "own", "--data", "t.csv", "--label", "y2", "--option", "split=z"],
+            "'z' (--option split=...)",
+        ),
+        (
+            ["data", "check", "own", "--data", "gaps.csv", "--label", "y"],
+            "or give --option missing=interpolate, zero or trim",
+        ),
+        (["data", "check", "own", "--data", "t.csv", "--option", "metric=x"], "--option metric='x' is unknown"),
+        (["compare", "digits", "--train-size", "9999"], "error: --train-size 9999 is more than the 1257 training"),
+        (["compare", "digits", "--train-size", "9999"], "or leave it out for all."),
+        (["data", "make", "lra-listops", "--out", "x", "--size", "5"], "error: --size 5 is too small"),
+        (
+            ["data", "make", "lra-listops", "--out", "x", "--option", "max_length=1"],
+            "error: --option max_length=1",
+        ),
         (["data", "check", "digits", "--option", "level"], "not of the form KEY=VALUE"),
         (["data", "check", "digits", "--option", "levle=1"], "has no option 'levle'"),
         (["data", "make", "digits", "--out", "x"], "digits"),
@@ -70,9 +95,13 @@ def test_make_check_compare(monkeypatch, capsys, tmp_path):
 )
 def test_bad_words_are_refused(arguments, message, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("x,y2\n1,a\n")
+    (tmp_path / "gaps.csv").write_text("x,x2,y\n" + "1,2,a\n3,4,b\n" * 20 + "1,,a\n")
     assert call(monkeypatch, *arguments) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error and "Traceback" not in error
+    # One stop at the end, and no way out that this command does not have.
+    assert error.endswith(".\n") and ".." not in error.replace("...", "").replace("/..", "") and "--out" not in error
     assert not (tmp_path / "x").exists() and not (tmp_path / "runs").exists()
 
 

@@ -212,7 +212,7 @@ def test_long_tables_that_contradict_themselves(tmp_path: Path) -> None:
     refuse("1,soon,5,a\n1,late,6,a\n", "column 't' holds texts such as 'soon'; write times as numbers")
     refuse("1,0,5,a\n1,1,,a\n2,0,3,b\n", "x.csv, id '1', column 'v (step 2)': a missing value (NaN)")
     refuse("1,0,5,a\n1,1,x,a\n2,0,3,b\n", "x.csv, row 2, column 'v': 'x' is not a number")
-    with pytest.raises(ValueError, match="name the column of the series in id, too"):
+    with pytest.raises(ValueError, match="name that of the series in the option id, too"):
         load(data=path, time="t", input="v")
 
 

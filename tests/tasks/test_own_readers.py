@@ -48,7 +48,7 @@ def test_options_are_checked_before_anything_is_read(tmp_path: Path) -> None:
     refuse(path, "max_length=0 is no length", max_length=0)
     refuse(path, "holdout_seed=-1 is not a seed", holdout_seed=-1)
     refuse(path, "separator='' is no text", separator="")
-    with pytest.raises(ValueError, match="Task 'own' needs data"):
+    with pytest.raises(ValueError, match="Task 'own' needs the option data"):
         load()
     import inspect
 
@@ -101,9 +101,11 @@ def test_files_that_are_cut_off(tmp_path: Path) -> None:
 def test_columns(tmp_path: Path) -> None:
     path = csv(tmp_path / "x.csv", GOOD)
     refuse(
-        path, "x.csv has no column 'lable' (label). Did you mean 'label'? Its columns: p0, p1, label.", label="lable"
+        path,
+        "x.csv has no column 'lable' (the option label). Did you mean 'label'? Its columns: p0, p1, label.",
+        label="lable",
     )
-    refuse(path, "x.csv has no column 'p7' (input). Did you mean 'p1'?", input="p0,p7")
+    refuse(path, "x.csv has no column 'p7' (the option input). Did you mean 'p1'?", input="p0,p7")
     refuse(path, "x.csv has no column 'who' (group).", group="who")
     refuse(path, "column 'label' is both input and label", input="p0,label")
     refuse(
@@ -152,7 +154,7 @@ def test_missing_values(tmp_path: Path) -> None:
     header = "p0,p1,p2,label\n"
     good = "".join(f"{i},{i / 2},{i / 4},{'ab'[i % 2]}\n" for i in range(20))
     cases = {
-        "1,,3,a\n": "x.csv, row 21, column 'p1': a missing value (NaN); correct it, or set missing to interpolate",
+        "1,,3,a\n": "x.csv, row 21, column 'p1': a missing value (NaN); correct it, or give missing=interpolate",
         "1,2,NA,a\n": "x.csv, row 21, column 'p2': a missing value (NaN)",
         "1,inf,3,a\n": "x.csv, row 21, column 'p1': the value inf",
         "-inf,1,3,a\n": "x.csv, row 21, column 'p0': the value -inf",
@@ -503,5 +505,5 @@ def test_files_of_other_habits(tmp_path: Path) -> None:
     refuse(path, "x.jsonl, line 1: character 2 is half a surrogate pair")
     path.write_text(json.dumps({"v": [10**400, 1], "label": 1}) + "\n")
     refuse(path, "x.jsonl, line 1: a whole number is too large for 32-bit floats")
-    with pytest.raises(ValueError, match="needs data"):
+    with pytest.raises(ValueError, match="needs the option data"):
         load(data="")
