@@ -201,9 +201,23 @@ def test_a_plain_baseline_on_ten_words() -> None:
     with pytest.raises(ValueError, match="none of 150 is; use variant='official'."):
         load("speech-commands-10", folder, variant="s4")
 
-    def features(part: str) -> np.ndarray:
-        clips = task.splits[part]["audio"][:] / 2**15
-        return np.log(spectrogram(clips, 16_000, nperseg=256, noverlap=0)[2] + 1e-10).reshape(len(clips), -1)
+    def features(*parts: str) -> tuple[np.ndarray, np.ndarray]:
+        clips = np.concatenate([task.splits[part]["audio"][:] for part in parts]).astype(np.float32)
+        labels = np.concatenate([task.splits[part]["label"][:] for part in parts])
+        return np.log1p(spectrogram(clips, 16_000, nperseg=256)[2]).reshape(len(clips), -1), labels
 
-    model = LogisticRegression(max_iter=500).fit(features("train"), task.splits["train"]["label"][:])
-    assert model.score(features("test"), task.splits["test"]["label"][:]) >= 0.85
+    model = LogisticRegression(max_iter=500).fit(*features("train", "validation"))
+    # 29 of 30 clips; all 30 have been reported, of features that nobody wrote down.
+    assert model.score(*features("test")) >= 0.96
+
+
+@shared
+def test_clips_are_the_samples_of_the_files() -> None:
+    folder = SHARED / "speech_commands"
+    for part, names in (("test", "testing_list.txt"), ("validation", "validation_list.txt")):
+        split = load("speech-commands-10", folder).splits[part]
+        found = {np.asarray(clip, dtype=np.int16).tobytes() for clip in split["audio"]}
+        for name in (folder / names).read_text().split():
+            with wave.open(str(folder / name)) as sound:
+                samples = np.frombuffer(sound.readframes(sound.getnframes()), dtype=np.int16)
+            assert np.pad(samples, (0, 16_000 - len(samples))).tobytes() in found
