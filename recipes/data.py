@@ -1,11 +1,10 @@
 """From raw splits to encoded ones: the processor is fitted on training data alone and travels with the checkpoint.
 
 Raw examples stay in memory-mapped files and are encoded when they are asked for, so memory does not grow with the data;
-those of small tasks are kept encoded (`rows`).
+encoded ones are kept while there is room for them (`KeptRows`).
 """
 
 import hashlib
-import pickle
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 import datasets
 import numpy as np
+import pyarrow as pa
 import torch
 
 from neverscratch.tasks import Task, TaskSpec, load_task, training_subset
@@ -39,13 +39,18 @@ class RawColumn(Sequence):
         return len(self.split)
 
     def __getitem__(self, index: Any) -> Any:
-        value = self.split[index][self.name]
-        return value.astype(np.int16) if self.is_int16 else value
+        return self._restored(self.split[index][self.name])
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self.split.iter(batch_size=256):
-            for value in batch[self.name]:
-                yield value.astype(np.int16) if self.is_int16 else value
+            yield from map(self._restored, batch[self.name])
+
+    def read(self, indices: list[int]) -> list[Any]:
+        """Several inputs at once, which takes a fraction of the time."""
+        return [self._restored(value) for value in self.split[indices][self.name]] if indices else []
+
+    def _restored(self, value: Any) -> Any:
+        return value.astype(np.int16) if self.is_int16 else value
 
 
 def is_symbolic(spec: TaskSpec) -> bool:
@@ -83,7 +88,6 @@ class EncodedSplit(torch.utils.data.Dataset):
         targets = split.select_columns(["label", "example_id"]).with_format("numpy")
         self.labels = np.asarray(targets["label"][:], dtype=label)
         self.example_ids = np.asarray(targets["example_id"][:], dtype=np.int64)
-        self.num_bytes = split.data.nbytes
 
     def __len__(self) -> int:
         return len(self.example_ids) * (2 if self.by_member else 1)
@@ -91,16 +95,32 @@ class EncodedSplit(torch.utils.data.Dataset):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, str):
             return {"labels": self.labels, "example_id": self.example_ids}[index]
-        index = range(len(self))[index]
+        return self.__getitems__([range(len(self))[index]])[0]
+
+    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
+        """The examples of a batch; what torch's loaders call."""
         if self.by_member:
-            index, member = divmod(index, 2)
-            inputs = {self.input_name: self.encode(self.columns[member][index])}
-            return {**inputs, "labels": self.labels[index], "example_id": 2 * self.example_ids[index] + member}
-        inputs = {
-            self.input_name + suffix: self.encode(column[index])
-            for column, suffix in zip(self.columns, ("", "_pair"), strict=False)
-        }
-        return {**inputs, "labels": self.labels[index], "example_id": self.example_ids[index]}
+            return self._read_members(indices)
+        names = (self.input_name, f"{self.input_name}_pair")
+        inputs = [map(self.encode, column.read(indices)) for column in self.columns]
+        return [
+            {**dict(zip(names, arrays, strict=False)), "labels": self.labels[row], "example_id": self.example_ids[row]}
+            for row, *arrays in zip(indices, *inputs, strict=True)
+        ]
+
+    def _read_members(self, indices: list[int]) -> list[dict[str, Any]]:
+        found: dict[int, np.ndarray] = {}
+        for member, column in enumerate(self.columns):
+            own = [index for index in indices if index % 2 == member]
+            found |= zip(own, map(self.encode, column.read([index // 2 for index in own])), strict=True)
+        return [
+            {
+                self.input_name: found[index],
+                "labels": self.labels[index // 2],
+                "example_id": 2 * self.example_ids[index // 2] + index % 2,
+            }
+            for index in indices
+        ]
 
     def members(self) -> "EncodedSplit":
         """The same examples with each member of a pair by itself."""
@@ -142,15 +162,25 @@ def data_digest(task: Task) -> str:
     """A hash of every split's rows: other data under the same name give another."""
     digest = hashlib.sha256()
     for part, split in sorted(task.splits.items()):
-        digest.update(part.encode())
+        digest.update(f"{part} {len(split)}".encode())
         if split.data.nbytes > LARGEST_HASHED_BYTES:
-            digest.update(f"{len(split)} {split._fingerprint}".encode())
+            digest.update(split._fingerprint.encode())
             continue
         for batch in split.with_format("arrow").iter(batch_size=1000):
-            for column in batch.column_names:
-                digest.update(column.encode() + repr(batch[column].type).encode())
-                digest.update(pickle.dumps(batch[column].to_pylist(), protocol=4))
+            for name in batch.column_names:
+                digest.update(name.encode())
+                digest.update(_serialized(batch[name]))
     return digest.hexdigest()[:16]
+
+
+def _serialized(column: pa.ChunkedArray) -> pa.Buffer:
+    """Type and values as bytes that do not depend on where they lay or how they were cut into chunks."""
+    values = pa.concat_arrays([getattr(chunk, "storage", chunk) for chunk in column.chunks])
+    batch = pa.record_batch([values], names=["values"])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue()
 
 
 def check_objective(objective: str, spec: TaskSpec) -> None:
@@ -231,12 +261,39 @@ def check_lengths(splits: dict[str, datasets.Dataset], spec: TaskSpec) -> None:
         )
 
 
-def rows(split: EncodedSplit, limit: int = 2**28) -> EncodedSplit | list[dict[str, Any]]:
-    """The encoded examples, made once and kept when the raw ones take less than `limit` bytes.
+class KeptRows(torch.utils.data.Dataset):
+    """Encoded examples, each made when it is first asked for, and kept as long as there is room.
 
-    Reading rows from Arrow takes longer than a step of a small model may.
+    Reading a row from Arrow takes longer than a step of a small model may.
+
+    Args:
+        split: Where they come from.
+        limit: Bytes that the kept ones may take together.
     """
-    return split if split.num_bytes > limit else list(split)
+
+    # A dictionary, its arrays' headers and two numbers.
+    ROW_BYTES = 600
+
+    def __init__(self, split: EncodedSplit, limit: int = 2**28) -> None:
+        self.split, self.room = split, limit
+        self.kept: dict[int, dict[str, Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.__getitems__([range(len(self))[index]])[0]
+
+    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
+        new = [index for index in dict.fromkeys(indices) if index not in self.kept]
+        made = dict(zip(new, self.split.__getitems__(new), strict=True))
+        for index, row in made.items():
+            size = self.ROW_BYTES + sum(value.nbytes for value in row.values())
+            if size <= self.room:
+                # Copied, as the cut input of a long example would keep all of it alive.
+                self.kept[index] = {name: value.copy() for name, value in row.items()}
+                self.room -= size
+        return [self.kept.get(index) or made[index] for index in indices]
 
 
 def prepare(

@@ -31,7 +31,7 @@ from neverscratch.modeling import AUTO_CLASSES, FAMILIES
 from neverscratch.tasks.metrics import score_logits
 
 from . import config as recipe_config
-from .data import StageData, check_objective, prepare, rows
+from .data import KeptRows, StageData, check_objective, prepare
 from .objectives import IGNORE, make_objective
 from .trainer import WHOLE, NonFiniteError, StageTrainer, optimizer_groups
 from .transfer import transfer_backbone
@@ -341,8 +341,8 @@ def _train(spec: Spec, work: Path, stages_dir: Path, progress: Callable[[int], N
     trainer = StageTrainer(
         model=model,
         args=training_arguments(spec, work, f"eval_{data.spec.metric}", data.spec.greater_is_better),
-        train_dataset=rows(data.splits["train"]),
-        eval_dataset=rows(data.splits["validation"]),
+        train_dataset=KeptRows(data.splits["train"]),
+        eval_dataset=KeptRows(data.splits["validation"]),
         processing_class=data.processor,
         objective=objective,
         class_metrics=_class_metrics(data) if supervised else None,
@@ -438,7 +438,7 @@ def _still_improving(losses: list[float], train_accuracy: float | None) -> bool:
 
 
 def _reconstruction_scores(trainer: StageTrainer, data: StageData) -> dict[str, Any]:
-    metrics = trainer.evaluate(rows(data.splits["validation"]))
+    metrics = trainer.evaluate(KeptRows(data.splits["validation"]))
     timing = ("runtime", "per_second", "epoch")
     kept = {
         name.removeprefix("eval_"): value for name, value in metrics.items() if not any(word in name for word in timing)
