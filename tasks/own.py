@@ -180,7 +180,7 @@ def load(
         ValueError: If the data cannot be used: with file, row and column, and what to do.
 
     Warns:
-        UserWarning: If an input is in two parts, or is longer than `max_length`.
+        UserWarning: If an input is in two parts.
     """
     options = {key: value for key, value in locals().items() if key not in ("name", "data_dir", "data")}
     _check_options(options)
@@ -338,7 +338,6 @@ def _spec(
     limit = options["max_length"]
     if limit is not None and longest > limit:
         count = int((lengths > limit).sum())
-        warnings.warn(f"{count:,} of {len(lengths):,} inputs are longer than max_length={limit:,}.", stacklevel=3)
         notes.append(f"{count:,} of {len(lengths):,} inputs are longer than {limit:,} and lose their end.")
         longest = limit
     return replace(spec, length=longest, notes=" ".join(notes))

@@ -106,7 +106,7 @@ def test_columns(tmp_path: Path) -> None:
         label="lable",
     )
     refuse(path, "x.csv has no column 'p7' (the option input). Did you mean 'p1'?", input="p0,p7")
-    refuse(path, "x.csv has no column 'who' (group).", group="who")
+    refuse(path, "x.csv has no column 'who' (the option group).", group="who")
     refuse(path, "column 'label' is both input and label", input="p0,label")
     refuse(
         csv(path, GOOD, "p0,p1,kind\n"), "x.csv has no column label; name it in the option label. Its columns: p0, p1,"
@@ -219,8 +219,7 @@ def test_copies_across_parts_are_counted(tmp_path: Path) -> None:
 
 def test_longer_than_the_limit_is_counted(tmp_path: Path) -> None:
     path = csv(tmp_path / "x.csv", "".join(f"{'w' * (i + 1)},{'ab'[i % 2]}\n" for i in range(20)), "text,label\n")
-    with pytest.warns(UserWarning, match="5 of 20 inputs are longer than max_length=15"):
-        task = load(data=path, max_length=15)
+    task = load(data=path, max_length=15)
     assert task.spec.length == task.spec.max_length == 15
     assert max(len(text) for split in task.splits.values() for text in split["text"][:]) == 20
     assert "5 of 20 inputs are longer than 15 and lose their end." in task.spec.notes
