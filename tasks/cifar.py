@@ -23,7 +23,15 @@ import numpy as np
 
 from .base import SPLITS, Task, TaskEntry, TaskSpec
 from .cache import cached_split, fingerprint
-from .files import LRA_CITATION, bytes_digest, check_folder, check_labels, warn_of_repeats
+from .files import (
+    LRA_CITATION,
+    bytes_digest,
+    check_folder,
+    check_labels,
+    open_parquet,
+    reading_parquet,
+    warn_of_repeats,
+)
 
 if TYPE_CHECKING:
     import datasets
@@ -334,12 +342,8 @@ def _stored_names(schema: Any, column: str) -> list[str] | None:
 def _parquet_columns(path: Path) -> tuple[Any, tuple[str, str]]:
     """An opened file, and its columns of picture and label."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    try:
-        file = pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path.name} is no readable Parquet file ({error}); get it again.") from None
+    file = open_parquet(path)
     found = file.schema_arrow.names
     image = next((name for name in ("img", "image") if name in found), None)
     if image is None or "label" not in found:
@@ -361,7 +365,9 @@ def _find_parquet(parts: Mapping[str, list[Path]]) -> Source:
         for path in paths:
             file, columns = _parquet_columns(path)
             stored = stored or _stored_names(file.schema_arrow, columns[1])
-            for label in file.read(columns=[columns[1]]).column(0).unique().to_pylist():
+            with reading_parquet(path):
+                labels_found = file.read(columns=[columns[1]]).column(0).unique().to_pylist()
+            for label in labels_found:
                 if label is None:
                     raise ValueError(f"{path.name}: some rows have no label; give each one, or remove them.")
                 seen[part].setdefault(label, path.name)
@@ -458,7 +464,9 @@ def _read_block(block: Block, num_labels: int) -> Iterator[tuple[Any, int, str]]
             yield path.read_bytes(), block.label_ids[class_name], f"{block.path.name}/{class_name}/{file_name}"
     elif block.label_ids:
         image, label = block.columns
-        table = _parquet_columns(block.path)[0].read_row_group(block.group, columns=[image, label])
+        file = _parquet_columns(block.path)[0]
+        with reading_parquet(block.path):
+            table = file.read_row_group(block.group, columns=[image, label])
         pictures, labels = table.column(image), table.column(label)
         for row in block.rows:
             raw = pictures[row].as_py()

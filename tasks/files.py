@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,26 @@ LRA_CITATION = (
 )
 # Columns that are prepared beside the examples and taken off again: a hash of the input, and its length.
 DIGEST, NUM_BYTES, NUM_CHARACTERS, SHORTEST = "digest", "num_bytes", "num_characters", "shortest"
+
+
+@contextmanager
+def reading_parquet(path: Path) -> Iterator[None]:
+    """Say which Parquet file cannot be read, at its opening or further in, with the first line of why."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        reason = "".join(sign for sign in str(error).strip().partition("\n")[0] if sign.isprintable()).rstrip(".")
+        raise ValueError(f"{path.name} is cut off or no Parquet file ({reason}); copy it again.") from None
+
+
+def open_parquet(path: Path) -> Any:
+    """The opened file, a `pyarrow.parquet.ParquetFile`."""
+    import pyarrow.parquet as pq
+
+    with reading_parquet(path):
+        return pq.ParquetFile(path)
 
 
 def decode(raw: bytes, file_name: str, first_line: int = 1) -> str:

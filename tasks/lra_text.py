@@ -29,7 +29,9 @@ from .files import (
     decode,
     longest_text,
     numbers,
+    open_parquet,
     read_lines,
+    reading_parquet,
     text_features,
     text_measures,
     warn_of_repeats,
@@ -171,15 +173,8 @@ def _csv_rows(path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[str, Any, Any]]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
     row = 0
-    try:
-        file = parquet.ParquetFile(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{path.name} is no Parquet file that can be read ({error}); get it again.") from None
-    with file:
+    with open_parquet(path) as file, reading_parquet(path):
         _check_columns(path, file.schema_arrow.names)
         for batch in file.iter_batches(batch_size=1000, columns=["text", "label"]):
             for text, label in zip(batch.column("text").to_pylist(), batch.column("label").to_pylist()):

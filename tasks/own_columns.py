@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from .base import nearest
+from .files import open_parquet
 from .own_rows import decode
 from .own_splits import is_number, split_word
 
@@ -239,18 +240,6 @@ def table_kinds(source: Any, delimiter: str = ",") -> dict[str, str]:
             raise ValueError(f"{source.name} holds no rows; every file needs examples.")
         return kinds
     return _csv_kinds(source, delimiter)
-
-
-def open_parquet(path: Path) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return pq.ParquetFile(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(
-            f"{path.name} is cut off or no Parquet file ({str(error).split('.')[0]}); copy it again."
-        ) from None
 
 
 # Which column is what.

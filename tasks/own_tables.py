@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .files import open_parquet, reading_parquet
 from .own_columns import (
     CSV_SUFFIXES,
     JSON_SUFFIXES,
@@ -25,7 +26,6 @@ from .own_columns import (
     kind_of_type,
     make_plan,
     open_bytes,
-    open_parquet,
     source_name,
     suffix_of,
     table_kinds,
@@ -88,17 +88,13 @@ def _json_block(lines: list[tuple[int, dict[str, Any]]], plan: Plan) -> dict[str
 
 
 def _parquet_blocks(path: Path, plan: Plan) -> Iterator[dict[str, Any]]:
-    import pyarrow as pa
-
     file = open_parquet(path)
     have = dict.fromkeys(file.schema_arrow.names, "")
     for name in plan.columns:
         column(name, have, path.name, "as in the first file")
-    try:
+    with reading_parquet(path):
         for batch in file.iter_batches(batch_size=BLOCK_ROWS, columns=plan.columns):
             yield {name: _plain(batch.column(name)) for name in plan.columns}
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{path.name} is damaged ({str(error).split('.')[0]}); copy it again.") from None
 
 
 def _csv_blocks(path: Path, plan: Plan) -> Iterator[dict[str, Any]]:

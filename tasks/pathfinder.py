@@ -95,6 +95,7 @@ class Index:
         names: Path of each picture below the level's folder.
         labels: (pictures,) int8.
         empty: Paths of empty files.
+        unlisted: Number of files beside the pictures that no metadata list.
         stamp: Hash of names, sizes and times of change of the picture files.
         files: The metadata files, by number.
     """
@@ -102,6 +103,7 @@ class Index:
     names: list[str]
     labels: np.ndarray
     empty: list[str]
+    unlisted: int
     stamp: str
     files: list[Path]
 
@@ -226,10 +228,12 @@ def build_index(folder: Path) -> Index:
     labels = bytearray()
     stamp = hashlib.blake2b(digest_size=16)
     listed, sizes = None, {}
+    present: dict[str, int] = {}
     for path in files:
         for row in read_metadata(path):
             if row.folder != listed:
                 listed, sizes = row.folder, _sizes(folder / row.folder)
+                present[listed] = len(sizes)
             place = f"{row.folder}/{row.name}"
             size, changed = sizes.get(row.name, (-1, 0))
             if size <= 0:
@@ -244,7 +248,12 @@ def build_index(folder: Path) -> Index:
             f"{len(missing):,} pictures that the metadata list are missing in {folder}: {shown}. "
             f"Unpack the whole release."
         )
-    return Index(names, np.frombuffer(bytes(labels), dtype=np.int8), empty, stamp.hexdigest(), files)
+    parents = {PurePosixPath(place).parent for place in present}
+    for place in (path.relative_to(folder).as_posix() for parent in parents for path in (folder / parent).iterdir()):
+        if place not in present and (folder / place).is_dir() and place != "metadata":
+            present[place] = len(_sizes(folder / place))
+    unlisted = max(0, sum(present.values()) - len(names) - len(empty))
+    return Index(names, np.frombuffer(bytes(labels), dtype=np.int8), empty, unlisted, stamp.hexdigest(), files)
 
 
 def _sizes(folder: Path) -> dict[str, tuple[int, int]]:
@@ -304,7 +313,7 @@ def load(name: str, data_dir: Path | None = None, *, level: str = "hard", levels
         FileNotFoundError: With what is missing.
 
     Warns:
-        UserWarning: If files are empty, or the release has a second copy.
+        UserWarning: If files are empty or listed nowhere, or the release has a second copy.
     """
     _check_options(level, levels)
     check_folder(name, data_dir)
@@ -323,6 +332,10 @@ def load(name: str, data_dir: Path | None = None, *, level: str = "hard", levels
         first = ", ".join(index.empty[:_MAX_NAMED])
         message = f"{len(index.empty)} empty picture file{'s' * (len(index.empty) > 1)} left out"
         warnings.warn(f"{name}: {message}, the first in {folder}: {first}.", stacklevel=3)
+        notes += f" {message}."
+    if index.unlisted:
+        message = f"{index.unlisted:,} files in the folders of pictures are listed in no metadata and left out"
+        warnings.warn(f"{name}: {message}; if metadata are missing or cut off, unpack the release again.", stacklevel=3)
         notes += f" {message}."
     size = SIZES[name]
     prepared = {}

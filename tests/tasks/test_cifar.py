@@ -236,7 +236,7 @@ def test_parquet_without_names(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has the columns picture, label; needed are img \(or image\) and label"):
         load("lra-image", tmp_path / "e")
     (tmp_path / "b" / "test-00000-of-00001.parquet").write_bytes(b"PAR1")
-    with pytest.raises(ValueError, match="test-00000-of-00001.parquet is no readable Parquet file"):
+    with pytest.raises(ValueError, match="test-00000-of-00001.parquet is cut off or no Parquet file"):
         load("lra-image", tmp_path / "b")
     (tmp_path / "b" / "test-00000-of-00001.parquet").unlink()
     with pytest.raises(FileNotFoundError, match=r"Missing in .*b: test\*\.parquet"):
