@@ -402,10 +402,10 @@ def _prune(study_dir: Path) -> None:
             # A damaged run of another call decides nothing.
             continue
     for path in (study_dir / "stages").glob("*/stage.json"):
-        record, key = train.read_json(path), path.parent.name
-        if record is None or not re.fullmatch("[0-9a-f]{16}", key):
+        stage, key = train.read_json(path), path.parent.name
+        if stage is None or not re.fullmatch("[0-9a-f]{16}", key):
             continue
-        if key in published or current.get((record["model_type"], record["spec"]["seeds"]["init"]), key) != key:
+        if key in published or current.get((stage["model_type"], stage["spec"]["seeds"]["init"]), key) != key:
             train.discard(path.parent)
     hexadecimal = "[0-9a-f]" * 16
     patterns = (f"stages/{hexadecimal}.tmp", f"stages/.{hexadecimal}.*.tmp", "*/*/.seed-*.tmp")
