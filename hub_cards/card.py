@@ -179,6 +179,7 @@ def _context(
         "num_threads": info.get("num_threads") or study.get("num_threads"),
         "command": None if command is None else scrub(str(command)),
         "processor": processor,
+        "problem": _optional_json(run.path / "config.json").get("problem_type"),
         "example": _EXAMPLES.get(str(task.get("modality")), "one raw example of the task"),
     }
 

@@ -166,6 +166,14 @@ def test_long_sequences_are_counted_once_and_cut(monkeypatch):
     assert "1 of 4 will be cut at 3" in describe(task)
 
 
+def test_the_cut_of_own_data_is_announced_once(tmp_path):
+    lines = [f"{'w' * (1 + row)},{'ab'[row % 2]}\n" for row in range(20)]
+    (tmp_path / "texts.csv").write_text("text,label\n" + "".join(lines))
+    with pytest.warns(UserWarning, match="5 of 20 sequences of own are longer than max_length=15") as caught:
+        data.prepare("own", {"data": str(tmp_path / "texts.csv"), "max_length": 15}, None, 0)
+    assert len(caught) == 1
+
+
 def test_empty_sequences_are_refused_with_their_place(monkeypatch):
     with pytest.raises(ValueError, match="Example 2 of the test part of toy is empty"):
         prepare(toy("text", ["a", "b", "", "c"], unit="bytes"), monkeypatch)
