@@ -152,12 +152,6 @@ class StageData:
         return len(self.processor) if self.spec.unit is not None else self.processor.vocab_size
 
 
-def load_subset(name: str, options: dict[str, Any], train_size: int | None, split_seed: int) -> Task:
-    """The task with the training subset of one seed. Validation and test never depend on the seed."""
-    task = load_task(name, **options)
-    return task if train_size is None else training_subset(task, train_size, split_seed)
-
-
 def data_digest(task: Task) -> str:
     """A hash of every split's rows: other data under the same name give another."""
     digest = hashlib.sha256()
@@ -300,7 +294,7 @@ def prepare(
     name: str, options: dict[str, Any], train_size: int | None, split_seed: int, source: str | Path | None = None
 ) -> StageData:
     """Load, take the subset, fit the processor on train (or take that of a checkpoint) and encode every split."""
-    task = load_subset(name, options, train_size, split_seed)
+    task = training_subset(load_task(name, **options), train_size, split_seed)
     spec = task.spec
     check_lengths(task.splits, spec)
     processor = fit_processor(spec, task.splits["train"]) if source is None else load_processor(source)

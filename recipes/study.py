@@ -21,11 +21,11 @@ import yaml
 from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
 
-from neverscratch.tasks import Task, TaskSpec
+from neverscratch.tasks import Task, TaskSpec, load_task, training_subset
 
 from . import baselines, train
 from .config import ARMS, Recipe, derive_seed
-from .data import check_lengths, check_objective, data_digest, load_subset
+from .data import check_lengths, check_objective, data_digest
 from .workers import Plan, Run, StudyError, execute
 
 Spec = dict[str, Any]
@@ -84,9 +84,9 @@ def run_study(
         KeyboardInterrupt: passed on after the workers have stopped; finished stages are kept.
     """
     study_dir = Path(study_dir)
-    subsets = check_study(recipe, models, arms, seeds, study_dir, replace)
+    task, subsets = check_study(recipe, models, arms, seeds, study_dir, replace)
     spec = subsets[seeds[0]].spec
-    data = data_digest(load_subset(recipe.task, recipe.task_options, None, 0))
+    data = data_digest(task)
     runs = expand(recipe, models, arms, seeds, data)
     study_dir.mkdir(parents=True, exist_ok=True)
     with _locked(study_dir):
@@ -97,7 +97,7 @@ def run_study(
         record = _study_record(recipe, runs + earlier, spec, subsets[seeds[0]])
         write_json(study_dir / "study.json", {"study": name, "command": command, "jobs": jobs, **record})
         for seed in {run.seed for run in earlier} - subsets.keys():
-            subsets[seed] = _subset(recipe, seed)
+            subsets[seed] = _subset(task, recipe, seed)
         _write_baselines(dict(sorted(subsets.items())), study_dir)
         plan = Plan(todo, len(runs), study_dir / "stages", lambda run: _publish_and_tell(run, recipe, study_dir))
         try:
@@ -132,24 +132,29 @@ def _train_missing(plan: Plan, jobs: int, num_threads: int) -> None:
 
 def check_study(
     recipe: Recipe, models: list[str], arms: list[str], seeds: list[int], study_dir: Path, replace: bool
-) -> dict[int, Task]:
-    """Load the task with the training subset of each seed, and check all that can be checked without training.
+) -> tuple[Task, dict[int, Task]]:
+    """Load the task, and check all that can be checked without training.
+
+    Returns:
+        The whole task, and it with the training subset of each seed.
 
     Raises:
         ValueError: the settings, the data or the folder cannot be used; nothing was written.
     """
     _check_folder(study_dir, recipe, replace)
-    subsets = {seed: _subset(recipe, seed) for seed in seeds}
+    # Once for all seeds: to look through a folder of many files takes seconds.
+    task = load_task(recipe.task, **recipe.task_options)
+    subsets = {seed: _subset(task, recipe, seed) for seed in seeds}
     check_objective(recipe.objective, subsets[seeds[0]].spec)
     check_lengths(subsets[seeds[0]].splits, subsets[seeds[0]].spec)
     runs = expand(recipe, models, arms, seeds[:1])
     for stage in {f"{run.model}/{s['stage']}": s for run in runs for s in run.stages}.values():
         train.check_arguments(stage)
-    return subsets
+    return task, subsets
 
 
-def _subset(recipe: Recipe, seed: int) -> Task:
-    return load_subset(recipe.task, recipe.task_options, recipe.train_size, derive_seed(seed, "split"))
+def _subset(task: Task, recipe: Recipe, seed: int) -> Task:
+    return training_subset(task, recipe.train_size, derive_seed(seed, "split"))
 
 
 def _check_folder(folder: Path, recipe: Recipe, replace: bool) -> None:

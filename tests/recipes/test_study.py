@@ -263,6 +263,15 @@ def test_an_objective_that_does_not_fit_the_data_is_refused_before_training(raw_
     assert not (tmp_path / "tiny").exists()
 
 
+def test_the_data_are_read_once_for_all_seeds(recipe, tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(study, "load_task", lambda name, **options: read.append(name) or load_task(name, **options))
+    whole, subsets = study.check_study(recipe, ["s4d"], ["scratch"], [0, 1, 2], tmp_path, False)
+    assert read == ["digits"] and whole.sizes["train"] == 1257 and list(subsets) == [0, 1, 2]
+    ids = [tuple(subset.splits["train"]["example_id"]) for subset in subsets.values()]
+    assert {len(found) for found in ids} == {40} and len(set(ids)) == 3
+
+
 def test_arguments_that_transformers_refuses_are_refused_before_training(raw_recipe, tmp_path):
     raw_recipe["select"] = "best"
     raw_recipe["finetune"]["eval_steps"] = 5
