@@ -4,26 +4,38 @@ import importlib.util
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
+from neverscratch.tasks import load_task
+
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
 
-@pytest.fixture(scope="module")
-def layers():
-    """The script as a module; it imports neither torch nor ours, as the measuring is done in other processes."""
+def load_script(name):
+    """A script as a module; it imports neither torch nor ours, as the measuring is done in other processes."""
     sys.path.insert(0, str(FOLDER))
     try:
-        description = importlib.util.spec_from_file_location("layers", FOLDER / "layers.py")
+        description = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
         module = importlib.util.module_from_spec(description)
-        sys.modules["layers"] = module
+        sys.modules[name] = module
         description.loader.exec_module(module)
         yield module
     finally:
         sys.path.remove(str(FOLDER))
-        sys.modules.pop("layers", None)
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def layers():
+    yield from load_script("layers")
+
+
+@pytest.fixture(scope="module")
+def data():
+    yield from load_script("data")
 
 
 def test_targets_are_consistent(layers):
@@ -70,3 +82,40 @@ def test_floor_is_timed_and_the_original_is_missed(tmp_path):
     assert lines["s4d-kernel-4096"]["mark"] == "not available"
     assert "s4d.py does not exist" in lines["s4d-kernel-4096"]["reason"]
     assert "not available:" in result.stdout
+
+
+@pytest.mark.parametrize("name", ["lra-listops", "lra-pathfinder", "own-text", "own-series"])
+def test_sets_to_measure_are_what_their_tasks_read(data, name, tmp_path, monkeypatch):
+    monkeypatch.setenv("NEVERSCRATCH_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "set").mkdir()
+    case = data.CASES[name]
+    # Pictures are few different ones, so the task rightly says that some stand in two parts.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*(more than one part|no training example has)")
+        task = load_task(case.task, **case.make(tmp_path / "set", 60))
+    assert sum(task.sizes.values()) == 60 and min(task.sizes.values()) > 0
+    at_least = {"lra-listops": 2048, "lra-pathfinder": 1024, "own-text": 1500, "own-series": 16384}
+    assert task.spec.length >= at_least[name]
+
+
+def test_both_starts_on_a_set_are_measured(data, tmp_path):
+    report = tmp_path / "report.json"
+    command = [sys.executable, str(FOLDER / "data.py"), "--only", "lra-pathfinder", "--images", "40", "--shares", "1"]
+    command += ["--folder", str(tmp_path), "--json", str(report)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    (found,) = json.loads(report.read_text())["lra-pathfinder"]
+    assert found["size"] == 40 and found["cache"] > 40 * 1024
+    for start in (found["cold"], found["warm"]):
+        assert start["seconds"] > 0 and start["peak_of_first"] > 100 * 2**20
+        # Looked at now and then, and shared pages count in part.
+        assert 0 < start["peak"] < 2 * start["peak_of_first"]
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+    good = {"seconds": data.MOST_SECONDS, "peak": data.MOST_BYTES - 1, "peak_of_first": 1}
+    for changed, mark in (({}, "met"), ({"seconds": 10.1}, "MISS"), ({"peak": data.MOST_BYTES}, "MISS")):
+        assert data.line("x", {"size": 1, "cold": good, "warm": good | changed, "cache": 1}).endswith(mark)
+
+
+def test_a_start_that_fails_says_why(data, tmp_path):
+    with pytest.raises(SystemExit, match="is not a folder"):
+        data.start("lra-listops", {"data_dir": tmp_path / "nothing"}, tmp_path)
