@@ -4,7 +4,6 @@ import io
 import multiprocessing
 import os
 import queue
-import signal
 import sys
 import threading
 import time
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tqdm.auto import tqdm
+
+from neverscratch.tasks.system import uninterrupted
 
 from . import train
 
@@ -114,8 +115,8 @@ _reports: Any = None
 def _start_worker(reports: Any, parent: int) -> None:
     global _reports
     _reports = reports
-    # The parent decides about Ctrl-C; a worker whose parent was killed must not go on training.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Otherwise its first bar, shown or not, makes a semaphore, which is reported as leaked when the worker is stopped.
+    tqdm.set_lock(threading.RLock())
     # What loading the data has to say, the parent has said.
     warnings.filterwarnings("ignore", category=UserWarning, module=r"neverscratch\.")
 
@@ -124,6 +125,7 @@ def _start_worker(reports: Any, parent: int) -> None:
             time.sleep(0.3)
         os._exit(1)
 
+    # A worker whose parent was killed must not go on training.
     threading.Thread(target=watch, daemon=True).start()
 
 
@@ -213,7 +215,9 @@ class _Scheduler:
                 self.waiting.remove(run)
                 self._say(self.plan.publish(run))
             elif len(self.running) < self.workers and run.keys[missing] not in self.running.values():
-                future = self.pool.submit(_run_stage, run.stages[missing], str(self.plan.stages_dir))
+                # The parent decides about Ctrl-C.
+                with uninterrupted():
+                    future = self.pool.submit(_run_stage, run.stages[missing], str(self.plan.stages_dir))
                 self.running[future] = run.keys[missing]
         self._show()
 

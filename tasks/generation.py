@@ -17,7 +17,6 @@ import importlib
 import itertools
 import json
 import multiprocessing
-import signal
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -505,8 +504,6 @@ def _share_out(plan: Plan, pending: list[Shard], out: Path, num_proc: int, tick:
 
 def _work(pipe: Any, plan: Plan, out: Path) -> None:
     """A process: make the files that come in, until None comes or the pipe is closed at the other end."""
-    # Ctrl-C reaches every process of the terminal; the first one tells the others.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         while (shard := pipe.recv()) is not None:
             try:
