@@ -14,7 +14,8 @@ PYTEST = OMP_NUM_THREADS=1 "$(VENV)/bin/pytest" -n $(TEST_JOBS)
 
 help:
 	@echo 'make compare    Transformer against S4D on digits, from scratch and self-pretrained -> runs/digits/report.html'
-	@echo '                (more: ARGS="--seeds 5 --jobs 4"; other data sets: $(VENV)/bin/neverscratch compare --help)'
+	@echo '                (more: ARGS="--seeds 5 --jobs 4 --set finetune.max_steps=300", --train-size, --dry-run;'
+	@echo '                other data sets and every option: $(VENV)/bin/neverscratch compare --help)'
 	@echo 'make test       the tests, without those marked slow    make test-all   all that need no accelerator'
 	@echo 'make lint       ruff and mypy                           make install    only the virtual environment'
 	@echo 'make clean      remove the virtual environment and caches; runs/ stays'

@@ -38,13 +38,13 @@ FAMILIES: dict[str, type[LongSequenceConfig]] = {
     "s4d": S4DConfig,
     "dss": DSSConfig,
     "dlr": DLRConfig,
-    "wrapped": WrappedConfig,
     "s5": S5Config,
     "lru": LRUConfig,
     "mega": MegaConfig,
     "sgconv": SGConvConfig,
     "mrconv": MRConvConfig,
     "hybrid": HybridConfig,
+    "wrapped": WrappedConfig,
 }
 
 AUTO_CLASSES = {

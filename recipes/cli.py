@@ -3,8 +3,10 @@
 import json
 import os
 import shlex
+import shutil
 import signal
 import sys
+import textwrap
 import warnings
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -312,14 +314,25 @@ def list_(
             entry = task_entry(name)
             target = f"{entry.classes} classes" if entry.metric == "accuracy" else str(entry.classes)
             chance = "" if entry.chance is None else f" (chance {entry.chance:.3g})"
-            typer.echo(f"{name:<20} {entry.title}: {entry.modality}, length {entry.length}, {target}, {entry.sizes}")
-            typer.echo(f"{'':<20} {entry.metric}{chance}; {entry.license}; {entry.source}")
-            if entry.layout:
-                typer.echo(f"{'':<20} data_dir: {entry.layout}")
-            if entry.can_generate:
-                typer.echo(f"{'':<20} to make it: neverscratch data make {name} --out DIR")
-            for option, meaning in entry.options.items():
-                typer.echo(f"{'':<20} {option}: {meaning}")
+            lines = [
+                f"{entry.title}: {entry.modality}, length {entry.length}, {target}, {entry.sizes}",
+                f"{entry.metric}{chance}; {entry.license}; {entry.source}",
+            ]
+            lines += [f"--data-dir: {entry.layout}"] if entry.layout else []
+            lines += [f"to make it: neverscratch data make {name} --out DIR"] if entry.can_generate else []
+            lines += [f"{option}: {meaning}" for option, meaning in entry.options.items()]
+            _echo_indented(name, lines)
+
+
+def _echo_indented(name: str, lines: list[str], indent: int = 21) -> None:
+    """A name and what is said of it, in lines that fit the terminal; 100 columns where there is none."""
+    width = max(60, shutil.get_terminal_size((100, 24)).columns)
+    wrapper = textwrap.TextWrapper(
+        width - indent, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+    shown = [part for line in lines for part in wrapper.wrap(line)]
+    for start, part in zip([name, *[""] * (len(shown) - 1)], shown, strict=True):
+        typer.echo(f"{start:<{indent - 1}} {part}")
 
 
 data_app = typer.Typer(no_args_is_help=True, help="Look at a task's data, or make them.")

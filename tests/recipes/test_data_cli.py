@@ -107,7 +107,18 @@ def test_bad_words_are_refused(arguments, message, monkeypatch, capsys, tmp_path
 
 def test_every_task_is_listed_with_where_its_data_come_from(monkeypatch, capsys):
     assert call(monkeypatch, "list", "tasks") == 0
-    shown = capsys.readouterr().out
+    # Wrapped to the terminal.
+    shown = " ".join(capsys.readouterr().out.split())
     for name in list_tasks():
         entry = task_entry(name)
         assert f"{name} " in shown and entry.title in shown and entry.license in shown and entry.layout in shown
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_the_list_of_tasks_fits_the_terminal(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert call(monkeypatch, "list", "tasks") == 0
+    shown = capsys.readouterr().out
+    # Only an address that is longer than the line stays whole.
+    assert all(len(line) <= columns or "://" in line for line in shown.splitlines())
+    assert [name for name in list_tasks() if not any(line.startswith(name) for line in shown.splitlines())] == []
