@@ -7,6 +7,7 @@ A recipe names the task, the self-pretraining objective, the two stages (`pretra
 import dataclasses
 import functools
 import hashlib
+import math
 import re
 import typing
 from importlib import resources
@@ -74,20 +75,18 @@ class Stage(_Strict):
 
     model_config = ConfigDict(extra="allow", frozen=True)
     max_steps: int = Field(gt=0, strict=True, description="optimiser steps")
-    learning_rate: float = Field(gt=0)
+    learning_rate: float = Field(gt=0, allow_inf_nan=False)
     # State-space parameters: at most this rate, and no weight decay (arXiv 2111.00396). None: the global rate.
-    ssm_learning_rate: float | None = Field(default=None, gt=0)
+    ssm_learning_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     per_device_train_batch_size: int = Field(default=32, gt=0, description="examples")
 
     @model_validator(mode="after")
     def _known_arguments(self) -> "Stage":
         types = _argument_types()
         for name, value in (self.model_extra or {}).items():
-            if (
-                name in ("weight_decay", "max_grad_norm", "warmup_steps")
-                and isinstance(value, int | float)
-                and value < 0
-            ):
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{name}={value} is not finite; use a number.")
+            if name in _NOT_NEGATIVE and isinstance(value, int | float) and value < 0:
                 raise ValueError(f"{name}={value} is negative; use 0 or more.")
             if name not in types:
                 own = set(type(self).model_fields)

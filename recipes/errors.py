@@ -26,7 +26,16 @@ def unknown_name(kind: str, given: str, known: Iterable[str]) -> str:
     """One sentence for an unknown name: what was given, the nearest match, and what exists."""
     known = sorted(known)
     listed = f"Known: {', '.join(known)}." if len(known) <= _LISTED else f"{len(known)} are known."
-    return f"Unknown {kind} {given!r}.{nearest(given, known)} {listed}"
+    return f"Unknown {kind} {given!r}.{_meant(given, known)} {listed}"
+
+
+def _meant(given: str, known: list[str]) -> str:
+    """The names a short form stands for, by its initials or as a part of theirs; else the one nearest in letters."""
+    name = given.lower()
+    by_initials = [k for k in known if len(name) > 1 and "".join(word[:1] for word in k.split("_")) == name]
+    by_part = [k for k in known if f"_{name}_" in f"_{k}_"]
+    found = by_initials or by_part
+    return f" Did you mean {' or '.join(map(repr, found))}?" if 0 < len(found) < 4 else nearest(given, known)
 
 
 def as_flags(message: str, options: Iterable[str]) -> str:

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from neverscratch.recipes.errors import as_flags, os_sentence
+from neverscratch.recipes.errors import as_flags, os_sentence, unknown_name
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,25 @@ from neverscratch.recipes.errors import as_flags, os_sentence
 )
 def test_names_become_the_flags_that_people_type(message, told):
     assert as_flags(message, ["format", "missing", "label"]) == told
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("lr", "Did you mean 'learning_rate'?"),
+        ("batch_size", "Did you mean 'per_device_eval_batch_size' or 'per_device_train_batch_size'?"),
+        ("weight", "Did you mean 'weight_decay'?"),
+        ("lerning_rate", "Did you mean 'learning_rate'?"),
+        # Too many have this word in them: the nearest alone.
+        ("steps", "Did you mean 'max_steps'?"),
+        ("xyzzy", None),
+    ],
+)
+def test_short_forms_find_the_whole_name(given, hint):
+    known = ["learning_rate", "lr_scheduler_type", "max_steps", "eval_steps", "save_steps", "logging_steps"]
+    known += ["per_device_train_batch_size", "per_device_eval_batch_size", "weight_decay"]
+    told = unknown_name("training argument", given, known)
+    assert told.startswith(f"Unknown training argument '{given}'. {hint or 'Known:'}")
 
 
 @pytest.mark.parametrize(
