@@ -75,8 +75,8 @@ def scale_loss(total: Tensor, count: Tensor, num_items_in_batch: Tensor | int | 
     if num_items_in_batch is None:
         return total / count.clamp(min=1)
     if isinstance(num_items_in_batch, Tensor):
-        num_items_in_batch = num_items_in_batch.to(total.device)
-    return total / num_items_in_batch
+        return total / num_items_in_batch.to(total.device).clamp(min=1)
+    return total / max(num_items_in_batch, 1)
 
 
 def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -116,8 +116,8 @@ def classification_loss(
 
     Args:
         logits: (B, num_labels).
-        labels: (B,) integer, where -100 is not counted, or (B, num_labels) for several labels or regression, also (B,)
-            for one number. A single label may have a last dimension of one, too.
+        labels: (B,) integer, or (B, num_labels) from 0 to 1 for several labels; -100 is not counted. For regression any
+            number, (B, num_labels), also (B,) for one. A single label may have a last dimension of one, too.
         num_items_in_batch: Labels (entries of `labels`) of the whole optimiser step; None counts those of this batch.
 
     Raises:
@@ -140,9 +140,21 @@ def classification_loss(
         raise ValueError(
             f"{problem_type} takes one label per output, {tuple(logits.shape)}, but got labels {tuple(labels.shape)}."
         )
-    loss = F.mse_loss if problem_type == "regression" else F.binary_cross_entropy_with_logits
-    total = loss(logits, labels.float(), reduction="sum")
-    return scale_loss(total, logits.new_tensor(labels.numel()), num_items_in_batch)
+    labels = labels.float()
+    if problem_type == "regression":
+        total = F.mse_loss(logits, labels, reduction="sum")
+        return scale_loss(total, logits.new_tensor(labels.numel()), num_items_in_batch)
+    counted = labels != -100
+    labels = labels.masked_fill(~counted, 0.0)
+    # On an accelerator, and in a graph, values are not looked at.
+    can_look = labels.device.type == "cpu" and not torch.compiler.is_compiling()
+    if can_look and not bool(((labels >= 0) & (labels <= 1)).all()):
+        raise ValueError(
+            f"labels of {problem_type} reach from {labels.min():g} to {labels.max():g}, but must be from 0 to 1; -100 "
+            "is not counted."
+        )
+    total = (F.binary_cross_entropy_with_logits(logits, labels, reduction="none") * counted).sum()
+    return scale_loss(total, counted.sum(), num_items_in_batch)
 
 
 def unread_length(past: int | None, length: int, attention_mask: Tensor | None) -> int:

@@ -64,19 +64,29 @@ class LongSequenceModelOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None
 
 
+def check_mask_values(attention_mask: Tensor) -> None:
+    """Raise if a mask holds anything but 0 and 1: one to be added to scores would be read the wrong way round."""
+    if attention_mask.dtype != torch.bool and bool(((attention_mask != 0) & (attention_mask != 1)).any()):
+        raise ValueError(
+            f"attention_mask has values from {attention_mask.min():g} to {attention_mask.max():g}, but must be 1 where "
+            "a position is kept and 0 where it is padding."
+        )
+
+
 def clean_mask(attention_mask: Tensor | None) -> Tensor | None:
     """Turn a mask (B, L), 1 = keep, into bool, or into None where it keeps everything.
 
     While a graph is being captured the values cannot be looked at: nothing is checked then and the mask is kept.
 
     Raises:
-        ValueError: If the kept positions of a row are not one run.
+        ValueError: If there is another value than 0 and 1, or the kept positions of a row are not one run.
     """
     if attention_mask is None:
         return None
     mask = attention_mask.bool()
     if torch.compiler.is_compiling():
         return mask
+    check_mask_values(attention_mask)
     if bool(mask.all()):
         return None
     runs = mask[:, 0].long() + (mask[:, 1:] & ~mask[:, :-1]).sum(1)
@@ -99,6 +109,7 @@ def clean_step_mask(attention_mask: Tensor | None, length: int) -> Tensor | None
         return None
     mask = attention_mask.bool()
     if not torch.compiler.is_compiling():
+        check_mask_values(attention_mask)
         if bool((mask[:, :-1] & ~mask[:, 1:]).any()):
             raise ValueError(
                 "attention_mask has pads on the right, but a cache goes on from the last position; pad on the left "

@@ -89,18 +89,32 @@ def set_direction(inner: PreTrainedConfig, bidirectional: bool) -> None:
         inner.is_decoder = not bidirectional
 
 
-def sees_future(backbone: PreTrainedModel, hidden_size: int) -> bool:
-    """Whether a change of the last of six inputs moves an earlier output."""
+@torch.no_grad()
+def probe(backbone: PreTrainedModel, hidden_size: int) -> tuple[bool, bool]:
+    """Whether a change of the last of six inputs moves an earlier output, and whether padding leaves outputs alone.
+
+    The first is looked at beside a padded sequence, too, as some kinds take another way with a mask.
+    """
     was_training = backbone.training
     backbone.eval()
     parameter = next(backbone.parameters())
     x = torch.linspace(-1, 1, 6 * hidden_size, device=parameter.device, dtype=parameter.dtype).sin()
-    x = x.view(1, 6, hidden_size).repeat(2, 1, 1)
+    x = x.view(1, 6, hidden_size).repeat(3, 1, 1)
     x[1, -1] = 1 - x[1, -1]
-    with torch.no_grad():
-        states = backbone(inputs_embeds=x, return_dict=True).last_hidden_state[:, :-1].float()
+    mask = torch.ones(3, 6, dtype=torch.long, device=x.device)
+    mask[2, 4:] = 0
+
+    def states(x: Tensor, **arguments: Any) -> Tensor:
+        return backbone(inputs_embeds=x, return_dict=True, **arguments).last_hidden_state.float()
+
+    bare, short = states(x[:2]), states(x[2:, :4])
+    near = 1e-6 * bare.abs().max()
+    takes_mask = "attention_mask" in inspect.signature(backbone.forward).parameters
+    padded = states(x, attention_mask=mask) if takes_mask else states(x)
+    sees_future = max((pair[0, :-1] - pair[1, :-1]).abs().max() for pair in (bare, padded[:2])) > near
+    heeds_mask = (padded[2:, :4] - short).abs().max() <= 100 * near
     backbone.train(was_training)
-    return bool((states[0] - states[1]).abs().max() > 1e-6 * states.abs().max())
+    return bool(sees_future), bool(heeds_mask)
 
 
 class WrappedPreTrainedModel(LongSequencePreTrainedModel):
@@ -197,7 +211,13 @@ class WrappedModel(WrappedPreTrainedModel, LongSequenceModel):
         if kind in DIRECTIONS or any(parameter.is_meta for parameter in self.backbone.parameters()):
             return
         assert self.config.hidden_size is not None
-        if sees_future(self.backbone, self.config.hidden_size) != bidirectional:
+        sees_future, heeds_mask = probe(self.backbone, self.config.hidden_size)
+        if not heeds_mask:
+            raise ValueError(
+                f"{kind} does not leave padding out: a sequence has other outputs beside a longer one than alone, so "
+                "what it says would depend on the batch; wrap another model."
+            )
+        if sees_future != bidirectional:
             seen, wanted = ("", "not ") if not bidirectional else ("not ", "")
             raise ValueError(
                 f"bidirectional={bidirectional} has no effect on {kind}: its outputs should {wanted}depend on what "
@@ -372,6 +392,12 @@ class WrappedModel(WrappedPreTrainedModel, LongSequenceModel):
         if "full_attention" not in self.config.layer_types:
             return 0
         past = int(cache.get_seq_length())
+        if whole_mask is not None and not bool(whole_mask.all()):
+            cache.has_pads = True
+        if whole_mask is None and getattr(cache, "has_pads", False):
+            raise ValueError(
+                f"cache holds padding, so attention_mask has to say where; give one of shape (batch, {past + length})."
+            )
         if whole_mask is not None and whole_mask.shape[1] != past + length:
             raise ValueError(
                 f"attention_mask has shape {tuple(whole_mask.shape)}, but the cache holds {past} positions and the "

@@ -115,3 +115,12 @@ def test_the_width_of_a_backbone_is_its_own(tmp_path):
     model.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="hidden_size=32, but its backbone gpt_neox has 16; leave it out"):
         type(model).from_pretrained(tmp_path, hidden_size=32)
+
+
+@pytest.mark.parametrize("value", [-1e9, 0.5, 2.0, float("nan")])
+def test_a_mask_holds_zeros_and_ones(value):
+    case = token_case("s4d")
+    mask = torch.ones(3, 11)
+    mask[:, 8:] = value
+    with pytest.raises(ValueError, match="must be 1 where a position is kept and 0 where it is padding"):
+        case.model()(case.inputs()["input_ids"], attention_mask=mask)

@@ -109,3 +109,21 @@ def test_a_scale_of_targets_belongs_to_regression(fields):
     with pytest.raises(StrictDataclassError, match="which scale the targets of a regression, with problem_type"):
         FAMILIES["s4d"](**FIELDS | fields, label_std=2.0)
     assert FAMILIES["s4d"](**FIELDS | {"num_labels": 3}, problem_type="regression", label_mean=4.0).label_mean == 4.0
+
+
+def test_several_labels_leave_out_those_of_minus_hundred():
+    x, labels = torch.randn(4, 10, 1), torch.randint(0, 2, (4, 3)).float()
+    model = classifier(3, problem_type="multi_label_classification")
+    logits = model(input_values=x).logits
+    labels[1, 2] = labels[3] = -100
+    kept = labels != -100
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(logits[kept], labels[kept])
+    torch.testing.assert_close(model(input_values=x, labels=labels).loss, expected)
+    with pytest.raises(ValueError, match="reach from 0 to 7, but must be from 0 to 1; -100 is not counted"):
+        model(input_values=x, labels=labels.masked_fill(~kept, 7.0))
+
+
+@pytest.mark.parametrize("count", [0, torch.tensor(0)])
+def test_a_step_without_labels_has_no_loss(count):
+    model, labels = classifier(3), torch.full((2,), -100)
+    assert model(input_values=torch.randn(2, 5, 1), labels=labels, num_items_in_batch=count).loss == 0

@@ -24,7 +24,7 @@ from neverscratch.modeling.modeling_wrapped import (
     WrappedForMaskedLM,
     WrappedForSequenceClassification,
     WrappedModel,
-    sees_future,
+    probe,
 )
 
 ATTENTION = {"num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 64, "initializer_range": 0.3}
@@ -84,7 +84,7 @@ def test_a_bidirectional_model_sees_the_future_and_a_causal_one_does_not(kind, b
     config._attn_implementation = "eager" if kind.startswith("mamba") else implementation
     model = WrappedModel(config).eval()
     assert model.backbone.config._attn_implementation == config._attn_implementation
-    assert sees_future(model.backbone, 16) == bidirectional
+    assert probe(model.backbone, 16) == (bidirectional, True)
     x = values()
     changed = x.clone()
     changed[:, 7] = values(1)[:, 0].flip(1)
@@ -102,7 +102,7 @@ def test_a_bidirectional_model_sees_the_future_and_a_causal_one_does_not(kind, b
 def test_none_is_the_direction_of_the_model_itself(kind):
     torch.manual_seed(0)
     plain = AutoModel.from_config(AutoConfig.for_model(**backbone_config(kind)))
-    assert make_config(kind).bidirectional == sees_future(plain, 16)
+    assert (make_config(kind).bidirectional, True) == probe(plain, 16)
 
 
 @BY_DIRECTION
@@ -318,9 +318,9 @@ def test_config_survives_json(kind, tmp_path):
 def test_the_direction_can_be_changed_when_opening(tmp_path):
     make_model("gpt_neox").save_pretrained(tmp_path / "gpt_neox")
     opened = WrappedModel.from_pretrained(tmp_path / "gpt_neox", bidirectional=True)
-    assert sees_future(opened.backbone, 16)
+    assert probe(opened.backbone, 16) == (True, True)
     opened.save_pretrained(tmp_path / "both")
-    assert sees_future(AutoModel.from_pretrained(tmp_path / "both").backbone, 16)
+    assert probe(AutoModel.from_pretrained(tmp_path / "both").backbone, 16) == (True, True)
     make_model("mamba").save_pretrained(tmp_path / "mamba")
     with pytest.raises(ValueError, match="mamba looks only back and cannot look both ways"):
         WrappedModel.from_pretrained(tmp_path / "mamba", bidirectional=True)
@@ -432,7 +432,7 @@ def test_an_unknown_kind_is_probed():
                 vocab_size=5, hidden_size=16, num_hidden_layers=1, bidirectional=bidirectional, backbone_config=config
             )
         )
-        assert sees_future(model.backbone, 16) == bidirectional
+        assert probe(model.backbone, 16) == (bidirectional, True)
 
 
 def test_learned_positions_have_an_end():
@@ -456,3 +456,28 @@ def test_a_model_cast_to_half_precision_is_the_one_that_is_loaded(kind, tmp_path
     loaded = type(model).from_pretrained(tmp_path, dtype=torch.bfloat16).eval()
     x = values(length=300).bfloat16()
     assert torch.equal(model(inputs_embeds=x).last_hidden_state, loaded(inputs_embeds=x).last_hidden_state)
+
+
+@pytest.mark.parametrize(
+    ("fields", "bidirectional", "message"),
+    [
+        # Its causal way is one of batches without padding.
+        ({"model_type": "distilbert", "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32}, False, "distilbert"),
+        ({"model_type": "fnet", "num_hidden_layers": 2, "intermediate_size": 32}, True, "does not leave padding out"),
+    ],
+)
+def test_a_kind_that_errs_beside_padding_is_refused(fields, bidirectional, message):
+    config = {"backbone_config": fields | {"hidden_size": 16}, "num_channels": 1, "bidirectional": bidirectional}
+    if fields["model_type"] == "distilbert":
+        config["backbone_config"].pop("hidden_size")
+    with pytest.raises(ValueError, match=message):
+        WrappedModel(WrappedConfig(**config))
+
+
+def test_a_cache_with_padding_wants_the_mask():
+    model = make_model("gpt_neox")
+    mask = torch.ones(3, 11, dtype=torch.long)
+    mask[0, :4] = 0
+    cache = model(inputs_embeds=values(), attention_mask=mask, use_cache=True).cache
+    with pytest.raises(ValueError, match=r"cache holds padding, so attention_mask has to say where; .* \(batch, 13\)"):
+        model(inputs_embeds=values(2), cache=cache)
