@@ -13,6 +13,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from neverscratch.tasks.system import check_writable
+
 from .config import ARMS, Recipe, apply_setting, available_recipes, load_recipe
 from .errors import as_flags, os_sentence, unknown_name
 
@@ -227,7 +229,7 @@ def _model_of(source: str, recipe: Recipe, model: str | None) -> str:
         raise ValueError(
             f"--from {source!r} is no folder and no Hub id such as user/name; give a checkpoint or `scratch`."
         )
-    from .transfer import check_checkpoint, checkpoint_family
+    from .transfer import check_checkpoint, check_reads, checkpoint_family
 
     family = checkpoint_family(source)
     names = [name for name, entry in recipe.models.items() if entry.family == family]
@@ -235,12 +237,14 @@ def _model_of(source: str, recipe: Recipe, model: str | None) -> str:
         raise ValueError(f"{source} holds a {family}, but the model asked for is {model or ', '.join(recipe.models)}.")
     if Path(source).is_dir():
         check_checkpoint(Path(source))
+        check_reads(Path(source), recipe.task, recipe.task_options)
     return model or names[0]
 
 
 def _single_stage(recipe: Recipe, model: str, stage: str, seed: int, source: str | None, out: Path) -> None:
     if out.exists():
         raise ValueError(f"{out} exists already; choose another --out, or remove it first.")
+    check_writable(out)
     typer.echo(f"{stage} {model} on {recipe.task}, seed {seed}; loading ...")
     from .study import run_single
 

@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
 
 from neverscratch.tasks import Task, TaskSpec, load_task, training_subset
+from neverscratch.tasks.system import check_writable
 
 from . import baselines, train
 from .config import ARMS, Recipe, derive_seed
@@ -161,6 +162,7 @@ def _check_folder(folder: Path, recipe: Recipe, replace: bool) -> None:
     """Refuse a folder that holds something else, and one whose results would be replaced unasked."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; give a folder as --out.")
+    check_writable(folder)
     # Our lock and files broken off while they were written begin with a dot.
     if not folder.is_dir() or all(path.name.startswith(".") for path in folder.iterdir()):
         return

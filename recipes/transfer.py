@@ -1,6 +1,7 @@
 """What goes from a self-pretrained model to the classifier: here, everything but the head."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,11 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from neverscratch.modeling import FAMILIES
+from neverscratch.tasks import load_task, task_entry
+
+# What turns raw examples into inputs: a feature extractor, or a tokenizer for texts and symbols.
+_PROCESSORS = ("preprocessor_config.json", "tokenizer.json")
+_READS = {"image": "images", "values": "series of values", "audio": "sound", "text": "texts or symbols"}
 
 
 def read_checkpoint_json(path: Path) -> dict[str, Any]:
@@ -34,8 +40,11 @@ def check_checkpoint(folder: Path) -> None:
     Raises:
         ValueError: A file is missing or broken.
     """
-    for name in ("config.json", "preprocessor_config.json"):
-        read_checkpoint_json(folder / name)
+    read_checkpoint_json(folder / "config.json")
+    processors = [path for name in _PROCESSORS if (path := folder / name).is_file()]
+    if not processors:
+        raise ValueError(f"{folder} holds no {' and no '.join(_PROCESSORS)}; give the folder of a whole checkpoint.")
+    read_checkpoint_json(processors[0])
     if (folder / "run.json").is_file():
         record = read_checkpoint_json(folder / "run.json")
         if not isinstance(record.get("stages"), list) or not isinstance(record.get("seeds"), dict):
@@ -55,6 +64,28 @@ def check_checkpoint(folder: Path) -> None:
             raise ValueError(
                 f"{path} is not a whole file of weights ({error}); copy it again, or give another checkpoint."
             ) from None
+
+
+def check_reads(folder: Path, task: str, options: dict[str, Any]) -> None:
+    """Refuse a checkpoint whose processor reads another kind of input than a task has.
+
+    Raises:
+        ValueError: With both kinds. Only of one's own data are the examples looked at.
+    """
+    entry = task_entry(task)
+    found = load_task(task, **options).spec if entry.modality == "file" else entry
+    holds = "text" if found.modality == "tokens" else found.modality
+    extractor = folder / _PROCESSORS[0]
+    content = read_checkpoint_json(extractor) if extractor.is_file() else {"modality": "text"}
+    reads, shape = str(content.get("modality")), content.get("image_shape")
+    theirs, ours = _READS.get(reads, f"inputs of kind {reads}"), _READS[holds]
+    if reads == holds == "image" and isinstance(shape, list) and isinstance(found.length, int):
+        if math.prod(shape[:2]) != found.length:
+            theirs, ours = f"images of {' x '.join(map(str, shape[:2]))}", f"images of {found.length} pixels"
+    if theirs != ours:
+        raise ValueError(
+            f"{folder} reads {theirs}, but {task} holds {ours}; give a checkpoint that was pretrained on such data."
+        )
 
 
 def checkpoint_family(checkpoint: str) -> str:

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import re
@@ -174,7 +175,13 @@ def test_pretrain_then_finetune_needs_only_the_folder(recipe_file, tmp_path, mon
         ("run.json", b"{", "run.json is empty, cut off or no JSON object"),
         ("run.json", b'{"stages": 3, "seeds": {}}', "run.json does not say which stages"),
         ("preprocessor_config.json", b"", "preprocessor_config.json is empty, cut off"),
-        ("preprocessor_config.json", None, "holds no preprocessor_config.json"),
+        ("preprocessor_config.json", None, "holds no preprocessor_config.json and no tokenizer.json"),
+        ("preprocessor_config.json", b'{"modality": "values"}', "reads series of values, but digits holds images"),
+        (
+            "preprocessor_config.json",
+            b'{"modality": "image", "image_shape": [9, 9]}',
+            "images of 9 x 9, but digits holds images of 64",
+        ),
     ],
 )
 def test_a_broken_checkpoint_is_refused_in_one_sentence(
@@ -183,7 +190,7 @@ def test_a_broken_checkpoint_is_refused_in_one_sentence(
     folder = tmp_path / "first"
     config = FAMILIES["s4d"](vocab_size=20, hidden_size=16, num_hidden_layers=1, d_state=8)
     AUTO_CLASSES["AutoModelForMaskedLM"].from_config(config).save_pretrained(folder)
-    (folder / "preprocessor_config.json").write_text("{}")
+    (folder / "preprocessor_config.json").write_text('{"modality": "image", "image_shape": [8, 8]}')
     (folder / "run.json").write_text('{"stages": [], "seeds": {}}')
     path = folder / file
     if content is None:
@@ -195,6 +202,28 @@ def test_a_broken_checkpoint_is_refused_in_one_sentence(
     (error,) = capsys.readouterr().err.strip().splitlines()
     assert message in error
     assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml", "first"}
+
+
+@pytest.mark.parametrize("command", ["compare", "pretrain", "finetune"])
+@pytest.mark.parametrize("out", ["/proc/runs", "closed/runs", "file/runs"])
+def test_a_folder_that_cannot_be_written_is_refused_first(command, out, recipe_file, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("neverscratch.recipes.data.load_task", lambda *args, **kwargs: pytest.fail("data were loaded"))
+    (tmp_path / "file").touch()
+    (tmp_path / "closed").mkdir()
+    if out.startswith("closed"):
+        # Permission bits do not stop an administrator, as whom tests may run.
+        closed = PermissionError(errno.EACCES, "Permission denied", "closed/x")
+        monkeypatch.setattr("tempfile.mkdtemp", lambda *args, **kwargs: (_ for _ in ()).throw(closed))
+    model = {"compare": [], "pretrain": ["--model", "s4d"], "finetune": ["--from", "scratch", "--model", "s4d"]}[
+        command
+    ]
+    assert call(command, recipe_file, *model, "--out", out, monkeypatch=monkeypatch) == 1
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"error: {out} ") and error.endswith(
+        ("; give another folder.", "is a file; give a folder.")
+    )
+    assert "Errno" not in error and sorted(p.name for p in tmp_path.iterdir()) == ["closed", "file", "tiny.yaml"]
 
 
 def test_compare_writes_the_page_and_the_table(recipe_file, tmp_path, monkeypatch, capsys):

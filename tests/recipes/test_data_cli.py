@@ -51,6 +51,12 @@ def test_make_check_compare(monkeypatch, capsys, tmp_path):
     )
     assert call(monkeypatch, *compare, *budget) == 0
     assert (out / "report.html").is_file() and (out / "s4d" / "spt" / "seed-0" / "tokenizer.json").is_file()
+    # A checkpoint of symbols brings a tokenizer; it is not for pictures.
+    words = ("--from", out / "s4d" / "spt" / "seed-0", "--out", tmp_path / "again", "--set", "finetune.max_steps=2")
+    assert call(monkeypatch, "finetune", "digits", *words) == 1
+    assert "reads texts or symbols, but digits holds images; give" in capsys.readouterr().err
+    assert call(monkeypatch, "finetune", "lra-listops", "--data-dir", folder, *words) == 0
+    assert (tmp_path / "again" / "tokenizer.json").is_file()
     # The same folder with other settings is refused, and stays.
     assert call(monkeypatch, *make) == 1
     assert "error: " in capsys.readouterr().err
