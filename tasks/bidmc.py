@@ -22,6 +22,7 @@ import numpy as np
 
 from .base import SPLITS, Task, TaskEntry, TaskSpec
 from .cache import cached_split, fingerprint
+from .files import DIGEST, bytes_digest, warn_of_repeats
 from .series_files import MISSING_HELP, check_missing, fill_missing, iter_series, target
 from .ucr import rmse_of_mean
 
@@ -103,7 +104,7 @@ def read_ts_cases(shards: Sequence[str], missing: str, shape: tuple[int, int], s
                     f"{path.name}, row {case.row}: {case.values.shape[0]} steps of {case.values.shape[1]} channels "
                     f"where the first window has {shape[0]} of {shape[1]}; all windows must be equal."
                 )
-            yield {"values": case.values, "label": target(path.name, case.row, case.label), "example_id": index}
+            yield _example(case.values, target(path.name, case.row, case.label), index)
             index += 1
 
 
@@ -125,9 +126,20 @@ def read_arrays(
         if np.isnan(window).any():
             window = fill_missing(window, missing, f"{Path(x).name}, row {row}")
         label = float(targets[row])
-        if not np.isfinite(label):
-            raise ValueError(f"{Path(y).name}, row {row} (from 0): the target {label} is not finite; remove the row.")
-        yield {"values": window.astype(np.float32), "label": label, "example_id": start + row}
+        with np.errstate(over="ignore"):
+            is_finite = np.isfinite(np.float32(label))
+        if not is_finite:
+            raise ValueError(
+                f"{Path(y).name}, row {row} (from 0): the target {label} is no finite 32-bit number; correct it or "
+                f"remove the row."
+            )
+        yield _example(window.astype(np.float32), label, start + row)
+
+
+def _example(window: np.ndarray, label: float, example_id: int) -> dict[str, Any]:
+    """A row with the columns of `_features`."""
+    digest = bytes_digest(window.tobytes())
+    return {"values": window, "label": label, "example_id": example_id, DIGEST: digest}
 
 
 def open_arrays(x: Path, y: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -203,6 +215,7 @@ def _features(shape: tuple[int, int]) -> datasets.Features:
             "values": datasets.Array2D(shape, "float32"),
             "label": datasets.Value("float32"),
             "example_id": datasets.Value("int64"),
+            DIGEST: datasets.Value("int64"),
         }
     )
 
@@ -214,9 +227,10 @@ def from_ts(name: str, paths: Sequence[Path], split: str, missing: str) -> tuple
     first = next(iter_series(paths[0], missing)[1]).values.shape
     files, start = [], 0
     for part, path in zip(("train", "test"), paths, strict=True):
-        key = fingerprint(name, VERSION, [path], missing=missing, start=start)
+        features = _features(first)
+        key = fingerprint(name, VERSION, [path], missing=missing, start=start, columns=list(features))
         constants = {"missing": missing, "shape": first, "start": start}
-        files.append(cached_split(read_ts_cases, [str(path)], _features(first), key, part, constants=constants))
+        files.append(cached_split(read_ts_cases, [str(path)], features, key, part, constants=constants))
         start += len(files[-1])
     train, test = files
     if len(train) < NUM_BLOCKS:
@@ -249,9 +263,9 @@ def from_arrays(
         if len(set(shapes.values())) > 1:
             raise ValueError(f"The windows differ in shape: {shapes}; give files of one set.")
         rows = [(first, min(first + 500, len(inputs))) for first in range(0, len(inputs), 500)]
-        key = fingerprint(name, VERSION, [x, y], missing=missing, start=start)
-        constants = {"x": str(x), "y": str(y), "missing": missing, "start": start}
         features = _features(inputs.shape[1:])
+        key = fingerprint(name, VERSION, [x, y], missing=missing, start=start, columns=list(features))
+        constants = {"x": str(x), "y": str(y), "missing": missing, "start": start}
         parts[part] = cached_split(read_arrays, rows, features, key, part, constants=constants)
         start += len(inputs)
     return parts, "The pooled split that lies in the folder's .npy files, as it is."
@@ -265,7 +279,7 @@ def load(name: str, data_dir: Path | None = None, *, split: str | None = None, m
         FileNotFoundError: With the names of the missing files.
 
     Warns:
-        UserWarning: If the split is pooled.
+        UserWarning: If the split is pooled, or windows stand in more than one part.
     """
     import datasets
 
@@ -294,6 +308,13 @@ def load(name: str, data_dir: Path | None = None, *, split: str | None = None, m
     parts, notes = from_arrays(name, arrays, missing) if use_arrays else from_ts(name, paths, split, missing)
     files = [path for pair in arrays.values() for path in pair] if use_arrays else paths
     splits = datasets.DatasetDict(parts).with_format("numpy")
+    targets = np.unique(splits["train"]["label"][:])
+    if len(targets) < 2:
+        raise ValueError(
+            f"the training part of {name} has the single target {targets[0]:g}; there is nothing to learn from it."
+        )
+    warn_of_repeats(name, {part: split[DIGEST][:] for part, split in splits.items()})
+    splits = splits.remove_columns(DIGEST)
     spec = _spec(name, splits, f"{notes} Target in {TARGETS[name].unit}; values as published.")
     return Task(spec, splits, {"split": split, "missing": missing}, tuple(map(str, files)))
 

@@ -7,6 +7,7 @@ files are never taken for whole ones (`datasets` writes to a folder of another n
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 # Fewer shards than this for each process do not pay for starting it.
 _SHARDS_PER_PROCESS = 4
+# The disk is full, a quota is used up, a file may not become so large, or nothing may be written at all.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 def cache_folder() -> Path:
@@ -94,12 +97,20 @@ def cached_split(
         except DatasetGenerationError as error:
             if complaint.exists():
                 raise ValueError(complaint.read_text(encoding="utf-8")) from None
-            raise error.__cause__ or error from None
+            cause = error.__cause__ or error
+            # Other errors of the system are those of files that are read, and name them.
+            if isinstance(cause, OSError) and cause.errno in _NO_ROOM:
+                raise _not_written(folder, cause) from None
+            raise cause from None
         except OSError as error:
-            raise OSError(
-                f"the data cannot be prepared in {folder} ({error.strerror or error}); make room or set "
-                f"NEVERSCRATCH_CACHE to a folder that can be written"
-            ) from error
+            raise _not_written(folder, error) from error
+
+
+def _not_written(folder: Path, error: OSError) -> OSError:
+    return OSError(
+        f"the data cannot be prepared in {folder} ({error.strerror or error}); make room or set NEVERSCRATCH_CACHE to "
+        f"a folder that can be written"
+    )
 
 
 def _complaining(

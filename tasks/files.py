@@ -148,18 +148,19 @@ def longest_text(splits: Sequence[datasets.Dataset], unit: str) -> int:
 
 
 def check_labels(task: str, labels: Sequence[str], parts: Mapping[str, np.ndarray]) -> None:
-    """Refuse a training part with a single class; warn of labels that it never shows but another part does."""
+    """Refuse a training part with a single class; warn once of labels that it never shows but others do."""
     trained = set(np.unique(parts["train"]).tolist())
     if len(trained) < 2:
         names = ", ".join(repr(labels[label]) for label in trained)
         raise ValueError(f"the training part of {task} has the single label {names}; give it at least two.")
+    found: list[str] = []
     for part, values in parts.items():
         unseen = [labels[label] for label in sorted(set(np.unique(values).tolist()) - trained)]
         if unseen:
-            warnings.warn(
-                f"{task}: the {part} part has the label(s) {', '.join(unseen)}, which no training example has.",
-                stacklevel=4,
-            )
+            has = "" if found else "has the label(s) "
+            found.append(f"the {part} part {has}{', '.join(unseen)}")
+    if found:
+        warnings.warn(f"{task}: {', '.join(found)}, which no training example has.", stacklevel=4)
 
 
 def warn_of_repeats(task: str, digests: Mapping[str, np.ndarray]) -> None:

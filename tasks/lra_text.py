@@ -127,8 +127,12 @@ def read_tables(shards: Sequence[Any], start: int) -> Iterator[dict[str, Any]]:
                     f"{path.name}, {place}: label {raw_label!r} is unknown; use 0 or neg, 1 or pos, and leave out "
                     f"reviews without a label."
                 )
-            if not isinstance(text, str) or not text:
+            if not text:
                 raise ValueError(f"{path.name}, {place}: the text is empty; remove the row.")
+            if not isinstance(text, str):
+                raise ValueError(
+                    f"{path.name}, {place}: the text is of the type {type(text).__name__}; save the column as text."
+                )
             yield _example(text, label, row)
             row += 1
     if row == start:

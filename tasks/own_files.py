@@ -270,8 +270,7 @@ def image_examples(shards: list[Any], root: str, shape: tuple[int, ...] | None =
     for path, label in shards:
         where = str(path.relative_to(root))
         pixels = read_image(path, where)
-        if shape is not None and pixels.shape != tuple(shape):
-            raise ValueError(f"{where} has shape {pixels.shape} where the first image has {tuple(shape)}; resize it.")
+        _check_shape(pixels, shape, where)
         yield make_example("image", pixels, label, where)
 
 
@@ -341,6 +340,15 @@ def read_image(source: Path | io.BytesIO, where: str) -> np.ndarray:
         raise ValueError(f"{where} is no whole image ({error}); copy it again or remove it.") from None
 
 
+def _check_shape(pixels: np.ndarray, shape: tuple[int, ...] | None, where: str) -> None:
+    """Refuse an image that is not like the first; None where it is the first."""
+    if shape is not None and pixels.shape != tuple(shape):
+        raise ValueError(
+            f"{where} has shape {pixels.shape} where the first image has {tuple(shape)}; give all pictures one size "
+            f"and kind of colour."
+        )
+
+
 def _is_sound(data: bytes) -> bool:
     return data[:4] in (b"RIFF", b"fLaC", b"OggS") or data[:3] == b"ID3"
 
@@ -375,6 +383,5 @@ def read_embedded(
             raise ValueError(f"{where} has {rate} Hz where the first row has {sampling_rate} Hz; resample it.")
         return "audio", sound_of(samples), flags
     pixels = read_image(io.BytesIO(data), where)
-    if shape is not None and pixels.shape != shape:
-        raise ValueError(f"{where} has shape {pixels.shape} where the first image has {shape}; resize it.")
+    _check_shape(pixels, shape, where)
     return "image", pixels, 0

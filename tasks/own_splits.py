@@ -108,7 +108,13 @@ def decide_targets(raw: Sequence[Sequence[str]], has_lists: bool, problem: str, 
             raise ValueError(
                 f"The label {odd!r} is no number, as problem='regression' needs; correct it, or leave problem out."
             )
-        targets = np.array([float(name) for name in names], dtype=np.float32)
+        with np.errstate(over="ignore"):
+            targets = np.array([float(name) for name in names]).astype(np.float32)
+        if not np.isfinite(targets).all():
+            large = float(names[int(np.argmin(np.isfinite(targets)))])
+            raise ValueError(
+                f"The target {large:g} is too large for 32-bit floats; rescale the targets, or correct it."
+            )
         if np.ptp(targets) == 0:
             raise ValueError(f"Every target is {targets[0]:g}; there is nothing to predict.")
         return Targets("regression", None, targets, note)

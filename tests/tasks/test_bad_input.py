@@ -1,12 +1,15 @@
 """Files that are broken as files break, in every layout: one sentence, a status of one, and nothing left behind.
 
-What each loader says of its own columns, labels, lists and values stands with its tests; here is what is the same for
-all of them, as it is met at the command line.
+What each loader says of its own columns, labels, lists and values stands with its tests (`test_<loader>.py`, for own
+data `test_own_readers.py`: columns, rows, missing values, unseen labels, copies, UTF-8, archives with `../`); what a
+cache that cannot be written says, in `test_expectations.py`. Here is what is the same for all of them, as it is met at
+the command line, and values that every loader of their kind must refuse or count.
 """
 
 from __future__ import annotations
 
 import json
+import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_bidmc import case, write_ts
 from test_bidmc import write_arrays as write_bidmc_arrays
-from test_bidmc import write_ts
 from test_cifar import write_batches, write_folders
 from test_cifar import write_parquet as write_pictures
 from test_lra_listops import write as write_listops
@@ -73,6 +76,35 @@ def write_arrays(folder: Path) -> None:
 
 def write_npz(folder: Path) -> None:
     np.savez(folder / "x.npz", x=np.random.default_rng(0).normal(size=(20, 3)), y=np.arange(20) % 2)
+
+
+def write_bidmc_part(folder: Path, **arrays: np.ndarray) -> None:
+    """The arrays of a pooled split, some of them replaced."""
+    write_bidmc_arrays(folder)
+    for name, array in arrays.items():
+        np.save(folder / "HR" / "reshuffle" / f"{name}.npy", array)
+
+
+def write_binary_reviews(folder: Path) -> None:
+    import pandas as pd
+
+    for part in ("train", "test"):
+        pd.DataFrame({"text": [b"one", b"two"], "label": [0, 1]}).to_parquet(folder / f"{part}.parquet")
+
+
+def write_targets(folder: Path, *targets: float) -> None:
+    lines = [f"{row},{row / 2},{target}" for row, target in enumerate([*targets, *np.arange(30) + 0.5])]
+    (folder / "x.csv").write_text("\n".join(["a,b,label", *lines]) + "\n")
+
+
+def write_drawings(folder: Path) -> None:
+    """Grey pictures and one in colour."""
+    from PIL import Image
+
+    for row in range(20):
+        path = folder / "ab"[row % 2] / f"{row:02d}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.new("RGB" if row == 7 else "L", (3, 3)).save(path)
 
 
 def write_texts(folder: Path) -> None:
@@ -210,3 +242,96 @@ def test_a_broken_file_is_one_sentence(layout: str, how: str, run: Any, tmp_path
     assert path.name in errors[0] or (how == "gone" and ("issing" in errors[0] or "empty folder" in errors[0]))
     # Another part may have been prepared as a whole; nothing half-written is left.
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_dir() and path.suffix == ".incomplete"]
+
+
+# Values that can be read but not learned from -> layout whose words are typed, what writes them, and the sentence.
+VALUES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
+    "arrays, target of 1e300": (
+        "bidmc npy",
+        lambda folder: write_bidmc_part(folder, testy=np.array([1.0, 1e300, 2.0])),
+        "testy.npy, row 1 (from 0): the target 1e+300 is no finite 32-bit number; correct it or remove the row.",
+    ),
+    "arrays, one target": (
+        "bidmc npy",
+        lambda folder: write_bidmc_part(folder, trainy=np.full(14, 70.0)),
+        "the training part of bidmc-hr has the single target 70; there is nothing to learn from it.",
+    ),
+    "windows, one target": (
+        "bidmc ts",
+        lambda folder: write_ts(folder, "".join(f"1,2,{row}:3,4,5:70\n" for row in range(20))),
+        "the training part of bidmc-hr has the single target 70; there is nothing to learn from it.",
+    ),
+    "own, target of 1e300": (
+        "own wide csv",
+        lambda folder: write_targets(folder, 1e300),
+        "The target 1e+300 is too large for 32-bit floats; rescale the targets, or correct it.",
+    ),
+    "reviews of bytes": (
+        "text parquet",
+        write_binary_reviews,
+        "train.parquet, row 1: the text is of the type bytes; save the column as text.",
+    ),
+    "own pictures in grey and colour": (
+        "own sounds",
+        write_drawings,
+        "b/07.png has shape (3, 3, 3) where the first image has (3, 3); give all pictures one size and kind of colour.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_that_cannot_be_learned_from(name: str, run: Any, tmp_path: Path) -> None:
+    layout, write, sentence = VALUES[name]
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "data")
+    status, shown = run(layout, tmp_path / "data")
+    errors = [line for line in shown.splitlines() if line.startswith("error: ")]
+    assert status == 1 and errors == [f"error: {sentence}"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "write"),
+    [
+        ("bidmc ts", lambda folder: write_ts(folder, test=case(1) + case(50) + case(51))),
+        ("bidmc npy", lambda folder: write_bidmc_part(folder, testx=np.full((3, 5, 2), 1.0))),
+    ],
+)
+def test_windows_that_stand_in_two_parts_are_counted(
+    layout: str, write: Callable[[Path], Any], run: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write(folder)
+    status, shown = run(layout, folder)
+    count = 1 if layout == "bidmc ts" else 3
+    assert status == 0 and shown.count("stand in more than one part") == 1
+    assert f"{count} of 3 in test occur in train, too" in shown
+
+
+def test_labels_that_training_never_shows_are_one_warning(run: Any, tmp_path: Path) -> None:
+    folder = write_listops(tmp_path / "data", ["[MAX 4 3 ]\t4", "[MIN 4 3 ]\t3"])
+    status, shown = run("listops", folder)
+    (warning,) = [line for line in shown.splitlines() if "no training example" in line]
+    assert status == 0 and warning == (
+        "warning: lra-listops: the validation part has the label(s) 2, the test part 5, which no training example has."
+    )
+
+
+def test_a_disk_that_fills_up_is_one_sentence_and_what_it_left_is_never_used(run: Any, tmp_path: Path) -> None:
+    """A limit on the size of files stands for a full disk: both fail while the data are being written."""
+    made("speech commands", tmp_path / "data")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        status, shown = run("speech commands", tmp_path / "data")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    (error,) = [line for line in shown.splitlines() if line.startswith("error: ")]
+    assert (
+        status == 1
+        and "Traceback" not in shown
+        and error.startswith(f"error: the data cannot be prepared in {tmp_path / 'cache'} (")
+    )
+    assert "make room or set NEVERSCRATCH_CACHE" in error
+    status, shown = run("speech commands", tmp_path / "data")
+    assert status == 0 and "train       20 examples" in shown
