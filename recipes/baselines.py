@@ -14,7 +14,7 @@ from ..tasks.metrics import score_logits
 # Strengths tried: inverse ones for logistic regression, plain ones for ridge regression.
 GRID = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
 MAX_ITERATIONS = 1000
-# Larger training parts are left out: these baselines hold all examples in memory, and would take longer than the models.
+# Larger training parts are left out: these baselines hold all examples in memory, and take longer than the models then.
 # The 45,000 pictures of CIFAR-10 and the 8,000 windows of BIDMC are below, the 160,000 pictures of Pathfinder are not.
 MOST_NUMBERS = 7 * 10**7
 # A clip's spectrum is averaged over so many bands of frequency and stretches of time.
