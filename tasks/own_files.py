@@ -79,6 +79,7 @@ def array_source(data: Path, options: dict[str, Any]) -> Source:
     Raises:
         ValueError: If x or y is missing, or their shapes do not fit.
     """
+    refuse_columns(options, "arrays have names of their own", ", and call an array of groups groups")
     if data.is_file() and data.suffix.lower() == ".npy":
         raise ValueError(
             f"{data.name} is one array; give the folder that holds x.npy and y.npy, or a .npz with x and y."
@@ -154,6 +155,7 @@ def array_examples(shards: list[Any], missing: str | None, channels: int | None 
 
 def series_source(parts: dict[str, list[Any]], options: dict[str, Any]) -> Source:
     """How to read the series files of each part."""
+    refuse_columns(options, "files of series have none")
     from .series_files import iter_series
 
     files = [path for shards in parts.values() for path in shards]
@@ -181,11 +183,19 @@ def series_examples(shards: list[Any], missing: str | None, channels: int | None
 # Folders: a file is an example, its folder the label. A shard is (file, label).
 
 
+def refuse_columns(options: dict[str, Any], what: str, hint: str = "") -> None:
+    """Raise if an option names a column of a table and there is no table: it would have no effect."""
+    for name in ("input", "label", "split", "group", "id", "time"):
+        if options[name] is not None:
+            raise ValueError(f"the option {name} names a column of a table, but {what}; leave it out{hint}.")
+
+
 def class_files(folder: Path, root: Path) -> tuple[dict[str, list[Path]], list[str]]:
-    """Files of each class folder, sorted, and the names of the folders that are left out.
+    """Files of each class folder, sorted, and the names of the folders and files that are left out.
 
     Raises:
-        ValueError: If the folder holds several kinds of files, or files beside the class folders.
+        ValueError: If a class has no file that can be read, or the folder holds several kinds of files, or files
+            beside the class folders.
     """
     classes: dict[str, list[Path]] = {}
     skipped = []
@@ -195,7 +205,20 @@ def class_files(folder: Path, root: Path) -> tuple[dict[str, list[Path]], list[s
         if entry.name.startswith((".", "_")):
             skipped += [entry.name] if entry.name.startswith("_") else []
             continue
-        files = sorted(path for path in entry.rglob("*") if path.suffix.lower() in _KIND_OF and path.is_file())
+        # Hidden ones are copies and notes of other programs, not examples.
+        seen = [
+            path
+            for path in sorted(entry.rglob("*"))
+            if path.is_file() and not any(name.startswith(".") for name in path.relative_to(entry).parts)
+        ]
+        files = [path for path in seen if path.suffix.lower() in _KIND_OF]
+        others = [path for path in seen if path.suffix.lower() not in _KIND_OF]
+        if others and not files:
+            raise ValueError(
+                f"{entry} holds no text, sound or picture that can be read, but {others[0].name}; convert its "
+                f"{len(others)} file(s), or move the folder away."
+            )
+        skipped += [f"{entry.name}/{path.relative_to(entry)}" for path in others]
         if files:
             classes[entry.name] = files
     kinds: dict[str, Path] = {}
@@ -216,12 +239,14 @@ def folder_source(
     root: Path, parts: dict[str, dict[str, list[Path]]], skipped: list[str], options: dict[str, Any]
 ) -> Source:
     """How to read class folders; `validation_list.txt` and `testing_list.txt` beside them say what is held out."""
+    refuse_columns(options, "class folders have none")
     kinds = {folder_kind(classes) for classes in parts.values()}
     if len(kinds) > 1:
         raise ValueError(f"{root} holds {' and '.join(sorted(kinds))} files; a data set has one kind of input.")
     kind = kinds.pop()
     shards = {part: [(path, label) for label in classes for path in classes[label]] for part, classes in parts.items()}
-    notes = [f"Folder {', '.join(skipped)} is left out."] if skipped else []
+    more = f" and {len(skipped) - 5:,} more" if len(skipped) > 5 else ""
+    notes = [f"Left out: {', '.join(skipped[:5])}{more}."] if skipped else []
     lists = [root / "validation_list.txt", root / "testing_list.txt"]
     if set(parts) == {"train"} and all(path.is_file() for path in lists):
         held_out = {}

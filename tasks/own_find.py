@@ -110,7 +110,14 @@ def _dir_source(folder: Path, options: dict[str, Any]) -> Source:
     if ".npy" in complete or (not complete and any(path.suffix == ".npy" for path in files)):
         return array_source(folder, options)
     if complete:
-        parts = next(iter(complete.values()))
+        chosen, parts = next(iter(complete.items()))
+        for suffix, others in by_suffix.items():
+            unread = [path.name for part, paths in others.items() if part not in parts for path in paths]
+            if suffix != chosen and unread and wanted is None:
+                raise ValueError(
+                    f"{folder} holds {unread[0]} beside a training part in {chosen}; save both in one format, or "
+                    f"leave {unread[0]} out by the option format={chosen[1:]}."
+                )
         _check_one_set(folder, parts)
         return _files_source(parts, options)
     if by_suffix:

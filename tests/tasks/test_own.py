@@ -301,7 +301,7 @@ def test_sound_folders(tmp_path: Path) -> None:
     wav(tmp_path / "_background_noise_" / "n.wav", np.zeros(99, dtype="<i2"))
     task = load(data=tmp_path)
     assert (task.spec.modality, task.spec.sampling_rate, task.spec.labels) == ("audio", 8000, ("no", "yes"))
-    assert task.spec.length == 31 and "Folder _background_noise_ is left out." in task.spec.notes
+    assert task.spec.length == 31 and "Left out: _background_noise_." in task.spec.notes
     sound, label = rows(task)[6]
     assert sound.dtype == np.float32 and label == "yes"
     np.testing.assert_array_equal(sound[:, 0] * 2**15, np.arange(1, 22))

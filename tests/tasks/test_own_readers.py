@@ -506,3 +506,38 @@ def test_files_of_other_habits(tmp_path: Path) -> None:
     refuse(path, "x.jsonl, line 1: a whole number is too large for 32-bit floats")
     with pytest.raises(ValueError, match="needs the option data"):
         load(data="")
+
+
+@pytest.mark.parametrize("option", ["input", "label", "split", "group", "id", "time"])
+def test_columns_are_refused_where_there_is_no_table(tmp_path: Path, option: str) -> None:
+    """A group that is not heeded would put one patient into train and test."""
+    np.savez(
+        tmp_path / "x.npz", x=np.zeros((20, 3)) + np.arange(20)[:, None], y=np.arange(20) % 2, patient=np.arange(20)
+    )
+    refuse(tmp_path / "x.npz", f"the option {option} names a column of a table", **{option: "patient"})
+    for row in range(20):
+        (tmp_path / "texts" / "ab"[row % 2]).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "texts" / "ab"[row % 2] / f"{row}.txt").write_text(f"text {row}")
+    refuse(tmp_path / "texts", f"the option {option} names a column of a table", **{option: "patient"})
+
+
+def test_hidden_and_foreign_files_of_class_folders_are_no_examples(tmp_path: Path) -> None:
+    for row in range(20):
+        (tmp_path / "ab"[row % 2]).mkdir(exist_ok=True)
+        (tmp_path / "ab"[row % 2] / f"{row}.txt").write_text(f"text {row}")
+    (tmp_path / "a" / "._0.txt").write_bytes(b"\0\5\x16\7 Mac OS X")
+    (tmp_path / "a" / ".ipynb_checkpoints").mkdir()
+    (tmp_path / "a" / ".ipynb_checkpoints" / "0.txt").write_text("text 0 once more")
+    (tmp_path / "b" / "notes.md").write_text("not an example")
+    task = load(data=tmp_path)
+    assert sum(task.sizes.values()) == 20 and "Left out: b/notes.md." in task.spec.notes
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "x.md").write_text("a class of its own")
+    refuse(tmp_path, "c holds no text, sound or picture that can be read, but x.md; convert its 1 file(s)")
+
+
+def test_a_part_in_another_format_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    csv(tmp_path / "train.csv", GOOD)
+    (tmp_path / "test.jsonl").write_text('{"p0": 1, "p1": 2, "label": "a"}\n')
+    refuse(tmp_path, "holds test.jsonl beside a training part in .csv; save both in one format")
+    assert load(data=tmp_path, format="csv").sizes["train"] < 20
