@@ -88,7 +88,7 @@ def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     is_integer = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
     if labels.shape != logits.shape[:-1] or not is_integer:
         raise ValueError(
-            f"labels are {labels.dtype} of shape {tuple(labels.shape)}, but must be torch.long of shape "
+            f"labels are {labels.dtype} of shape {tuple(labels.shape)}, but must be whole numbers of shape "
             f"{tuple(logits.shape[:-1])}, one class for each row of the logits."
         )
     labels = labels.long()

@@ -520,10 +520,10 @@ def test_ids_that_are_no_whole_numbers_are_refused(family):
             "SequenceClassification",
             {},
             torch.tensor([0, 1]),
-            r"of shape \(2,\), but must be torch.long of shape \(3,\)",
+            r"of shape \(2,\), but must be whole numbers of shape \(3,\)",
         ),
         ("MaskedLM", {}, torch.full((3, 11), VOCAB), f"but there are {VOCAB} classes"),
-        ("MaskedLM", {}, torch.zeros(3, 11), r"labels are torch.float32 of shape \(3, 11\), but must be torch.long"),
+        ("MaskedLM", {}, torch.zeros(3, 11), r"labels are torch.float32 of shape \(3, 11\), but must be whole numbers"),
         ("PreTraining", {}, torch.zeros(3, 11, 1), r"labels have shape \(3, 11, 1\), but the reconstruction has"),
         (
             "PreTraining",
